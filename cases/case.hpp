@@ -1,0 +1,34 @@
+// The one reader of case lines: `layer key=value key=value ... # tag tag`. The lists in cases/*.cases are embedded in the
+// programs that use them, and drive tests, gradients, benchmarks and the support table.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace everglow::cases {
+
+struct Case {
+  std::string line;
+  std::string layer;
+  std::map<std::string, std::string, std::less<>> fields;
+  std::set<std::string, std::less<>> tags;
+
+  bool has(std::string_view key) const { return fields.find(key) != fields.end(); }
+  bool tagged(std::string_view tag) const { return tags.find(tag) != tags.end(); }
+  /// The value of a key, or the default where the line has none. A value of another form throws std::invalid_argument.
+  std::string text(std::string_view key, std::string_view otherwise) const;
+  std::int64_t integer(std::string_view key, std::int64_t otherwise) const;
+  double number(std::string_view key, double otherwise) const;
+  bool flag(std::string_view key, bool otherwise = false) const;  // 0 or 1
+};
+
+/// Throws std::invalid_argument for a line that is not of the form.
+Case parse(std::string_view line);
+/// All embedded cases of a layer, in the order of the files.
+std::vector<Case> all(std::string_view layer);
+
+}  // namespace everglow::cases

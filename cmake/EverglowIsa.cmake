@@ -1,0 +1,23 @@
+# everglow_isa_sources(target): compiles each source below src/**/isa/ once for each instruction set, in a namespace named after
+# it, with its own flags, and adds the objects to the target. On other processors than x86-64 only the portable set is built; the
+# names of the others are then the portable functions again, so that the selection needs no special case.
+function(everglow_isa_sources target)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*/isa/*.cpp)
+  set(flags_portable "")
+  set(flags_avx2 "")
+  set(flags_avx512 "")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(flags_avx2 -mavx2 -mfma -mf16c)
+    set(flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512)
+  endif()
+  if(NOT sources)
+    return()
+  endif()
+  foreach(isa portable avx2 avx512)
+    add_library(everglow_${isa} OBJECT ${sources})
+    target_link_libraries(everglow_${isa} PRIVATE everglow_build)
+    target_compile_definitions(everglow_${isa} PRIVATE EVERGLOW_ISA_NAMESPACE=${isa})
+    target_compile_options(everglow_${isa} PRIVATE ${flags_${isa}} -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-psabi)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:everglow_${isa}>)
+  endforeach()
+endfunction()

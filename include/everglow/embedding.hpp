@@ -1,0 +1,46 @@
+// Rows of a table by index, and the gradient of the table (repeated indices are summed in a fixed order).
+#pragma once
+
+#include <everglow/plan.hpp>
+
+#include <memory>
+
+namespace everglow {
+
+struct EmbeddingDescription {
+  std::int64_t vocabulary = 0;
+  std::int64_t width = 0;
+  DType dtype = DType::f32;
+  std::int64_t padding_index = -1;  ///< rows of this index get no gradient; -1: none
+};
+struct EmbeddingSizes {
+  std::int64_t indices = 0;
+};
+struct EmbeddingForward {
+  ConstTensorView indices{};  // i32 or i64, any shape, 0 ... vocabulary-1 (a bad one throws on a CPU)
+  ConstTensorView table{};    // [vocabulary, width]
+  TensorView y{};             // indices' shape + [width], last stride 1
+};
+struct EmbeddingBackward {
+  ConstTensorView indices{};
+  ConstTensorView dy{};       // as y
+  TensorView dtable{};        // [vocabulary, width], f32 or the storage type; written whole, or added into
+  bool accumulate = false;
+};
+
+/// Plan of an embedding.
+class EVERGLOW_API EmbeddingPlan {
+ public:
+  EmbeddingPlan(const EmbeddingDescription& description, const EmbeddingSizes& sizes,
+                const DeviceDescription& device = Device::cpu(), const PlanOptions& options = {});
+  const Explanation& explain() const noexcept;
+  std::size_t workspace_bytes() const noexcept;
+  void forward(const EmbeddingForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
+  void backward(const EmbeddingBackward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace everglow

@@ -1,0 +1,72 @@
+// Fully-connected layer: y = act(x Wᵀ + b), its activation gradient and its weight gradient.
+#pragma once
+
+#include <everglow/plan.hpp>
+
+#include <memory>
+
+namespace everglow {
+
+/// act(z). gelu_tanh: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z³))); gelu_erf: z Phi(z) (Hendrycks & Gimpel, arXiv 1606.08415);
+/// silu: z / (1 + exp(-z)).
+enum class Activation : std::uint8_t { none, relu, gelu_tanh, gelu_erf, silu };
+
+/// How W is stored: [outputs, inputs] (PyTorch, Caffe) or [inputs, outputs] (TensorFlow, Keras, JAX).
+enum class LinearLayout : std::uint8_t { outputs_inputs, inputs_outputs };
+
+struct LinearDescription {
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;
+  DType dtype = DType::f32;                     ///< of x, W, b, y; weight gradients may be f32 instead
+  LinearLayout layout = LinearLayout::outputs_inputs;
+  Activation activation = Activation::none;
+  bool training = false;                        ///< backward may be called
+};
+
+/// The largest sizes a plan is made for; a run may bring fewer rows.
+struct LinearSizes {
+  std::int64_t batch = 0;
+};
+
+struct LinearForward {
+  ConstTensorView x{};             // [batch, inputs], or any rank whose leading dimensions fold into batch
+  ConstTensorView weight{};        // [outputs, inputs] or [inputs, outputs]; not read where packed is given
+  ConstTensorView bias{};          // [outputs]; not given: none
+  TensorView y{};                  // [batch, outputs]
+  TensorView preactivation{};      // [batch, outputs], x Wᵀ + b; needed where training and activation is not none
+  const PackedWeights* packed = nullptr;
+};
+
+/// A gradient that is not given is not computed. dx must not overlap dy; y and preactivation are only read.
+struct LinearBackward {
+  ConstTensorView dy{};             // [batch, outputs]
+  ConstTensorView x{};              // [batch, inputs]; needed for dweight
+  ConstTensorView weight{};         // needed for dx; not read where packed is given
+  ConstTensorView preactivation{};  // [batch, outputs]; needed where activation is not none
+  TensorView dx{};                  // [batch, inputs]
+  TensorView dweight{};             // as weight, f32 or the storage type
+  TensorView dbias{};               // [outputs], f32 or the storage type
+  const PackedWeights* packed = nullptr;
+  bool accumulate = false;        // add into dweight and dbias
+};
+
+/// Plan of a fully-connected layer. Immutable; threads may share it when each brings its own workspace.
+class EVERGLOW_API LinearPlan {
+ public:
+  /// Throws Error(unsupported) with every row's reason where no row accepts.
+  LinearPlan(const LinearDescription& description, const LinearSizes& sizes, const DeviceDescription& device = Device::cpu(),
+             const PlanOptions& options = {});
+  const Explanation& explain() const noexcept;
+  std::size_t workspace_bytes() const noexcept;  ///< scratch that forward and backward need at the largest sizes
+  std::size_t packed_bytes() const noexcept;     ///< bytes of packed weights; 0: this row has no packed form
+  std::int64_t preferred_stride(std::int64_t columns) const noexcept;  ///< elements between rows that keep rows on 64 bytes
+  void pack(const ConstTensorView& weight, PackedWeights& packed, const Stream& stream = {}) const;
+  void forward(const LinearForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
+  void backward(const LinearBackward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace everglow

@@ -1,0 +1,51 @@
+// Adam (Kingma & Ba, arXiv 1412.6980) over many tensors in one call, with clipping by the global norm.
+#pragma once
+
+#include <everglow/plan.hpp>
+
+#include <memory>
+#include <span>
+
+namespace everglow {
+
+struct AdamDescription {
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  float weight_decay = 0;  ///< decoupled (AdamW, arXiv 1711.05101)
+  float clip = 0;          ///< largest global L2 norm of the gradients; 0: no clipping
+};
+struct AdamSizes {
+  std::int64_t parameters = 0;  ///< elements of all tensors together
+  std::int64_t tensors = 0;
+};
+/// One tensor of the model; all dense, f32, same shape.
+struct AdamTensor {
+  TensorView parameter{};
+  ConstTensorView gradient{};
+  TensorView m{}, v{};   // first and second moment, zero before step 1
+  TensorView copy{};   // f16 or bf16 copy of the parameter; not given: none
+};
+/// Scalars are views on the device so that a step needs no host synchronisation.
+struct AdamStep {
+  std::span<const AdamTensor> tensors{};
+  TensorView step{};             // i64 [1]: number of steps taken, counted up by this call
+  ConstTensorView rate{};        // f32 [1]
+  ConstTensorView scale{};       // f32 [1]: gradients are divided by it (loss scale); not given: 1
+  TensorView norm{};             // f32 [1]: global norm before clipping; not given: not written
+  TensorView overflow{};         // i32 [1]: 1 and nothing is changed where a gradient is not finite; not given: not checked
+};
+
+/// Plan of one optimiser step.
+class EVERGLOW_API AdamPlan {
+ public:
+  AdamPlan(const AdamDescription& description, const AdamSizes& sizes, const DeviceDescription& device = Device::cpu(),
+           const PlanOptions& options = {});
+  const Explanation& explain() const noexcept;
+  std::size_t workspace_bytes() const noexcept;
+  void step(const AdamStep& tensors, const Workspace& workspace, const Stream& stream = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace everglow

@@ -1,0 +1,100 @@
+// Recurrent layers over whole sequences, forward and backward. Gate order and parameter names are torch's (i, f, g, o; r, z, n).
+//   LSTM  i,f,o = sigmoid(W x + b + R h + b'), g = tanh(...), c = f c + i g, h = o tanh(c)   (Hochreiter & Schmidhuber 1997)
+#pragma once
+
+#include <everglow/plan.hpp>
+
+#include <memory>
+#include <span>
+
+namespace everglow {
+
+/// gru resets after the recurrent product (torch, cuDNN), gru_reset_before before it (Cho et al. 2014).
+enum class Cell : std::uint8_t { lstm, gru, gru_reset_before, tanh, relu };
+
+struct RecurrentDescription {
+  Cell cell = Cell::lstm;
+  std::int64_t inputs = 0;
+  std::int64_t hidden = 0;
+  std::int64_t layers = 1;
+  bool bidirectional = false;
+  std::int64_t projection = 0;  ///< 0: none; else the size of h (LSTMP)
+  float dropout = 0;            ///< between layers
+  DType dtype = DType::f32;
+  bool training = false;        ///< forward fills the reserve and backward may be called
+  bool lengths = false;         ///< runs bring a length per row
+  bool resets = false;          ///< runs bring resets
+};
+
+struct RecurrentSizes {
+  std::int64_t steps = 0;
+  std::int64_t batch = 0;
+};
+
+/// Parameters of one (layer, direction); index = layer * directions + direction. G: 4 for LSTM, 3 for GRU, 1 else.
+struct RecurrentWeights {
+  ConstTensorView w_ih{};  // [G·H, I], the inputs of that layer
+  ConstTensorView w_hh{};  // [G·H, H or P]
+  ConstTensorView b_ih{};  // [G·H]; not given: none
+  ConstTensorView b_hh{};  // [G·H]; not given: none
+  ConstTensorView w_hr{};  // [P, H] with projection
+};
+struct RecurrentWeightGradients {
+  TensorView w_ih{}, w_hh{}, b_ih{}, b_hh{}, w_hr{};  // as above, f32 or the storage type; not given: not computed
+};
+
+struct RecurrentForward {
+  ConstTensorView x{};         // [T, B, I]
+  ConstTensorView h0{};        // [layers·directions, B, H or P]; not given: zero
+  ConstTensorView c0{};        // [layers·directions, B, H], LSTM only; not given: zero
+  std::span<const RecurrentWeights> weights{};  // biases are always read from here; the matrices not where packed is given
+  TensorView y{};              // [T, B, directions·(H or P)], forward half first; 0 past a length
+  TensorView hn{};             // as h0: the state after each row's last valid step; not given: not written
+  TensorView cn{};             // as c0
+  TensorView reserve{};        // u8 [plan.reserve_bytes()] when training: what backward needs
+  ConstTensorView lengths{};   // i32 [B], 0 ... T, any order
+  ConstTensorView resets{};    // u8 [T, B]; where set, the state before step t is 0
+  const PackedWeights* packed = nullptr;
+  std::uint64_t dropout_seed = 0, dropout_offset = 0;
+  TensorView status{};         // u32 [1] in an i32 view; a run only ORs into it
+};
+
+/// dy, dhn, dcn not given: zero. A gradient that is not given is not computed. Padding of x, y and dy never matters.
+struct RecurrentBackward {
+  ConstTensorView x{}, h0{}, c0{};
+  std::span<const RecurrentWeights> weights{};
+  ConstTensorView y{};         // as forward wrote it
+  ConstTensorView reserve{};
+  ConstTensorView lengths{}, resets{};
+  ConstTensorView dy{};        // [T, B, directions·(H or P)]
+  ConstTensorView dhn{}, dcn{};  // as h0, c0
+  TensorView dx{};             // [T, B, I]; 0 past a length
+  TensorView dh0{}, dc0{};       // as h0, c0
+  std::span<const RecurrentWeightGradients> dweights{};  // empty: none
+  const PackedWeights* packed = nullptr;
+  std::uint64_t dropout_seed = 0, dropout_offset = 0;
+  bool accumulate = false;   // add into the weight gradients
+  TensorView status{};
+};
+
+/// Plan of a recurrent layer. A run may bring fewer steps and rows than the plan's sizes. With one step it is a streaming step:
+/// pass hn, cn back as h0, c0.
+class EVERGLOW_API RecurrentPlan {
+ public:
+  RecurrentPlan(const RecurrentDescription& description, const RecurrentSizes& sizes,
+                const DeviceDescription& device = Device::cpu(), const PlanOptions& options = {});
+  const Explanation& explain() const noexcept;
+  std::size_t workspace_bytes() const noexcept;
+  std::size_t reserve_bytes() const noexcept;  ///< forward -> backward
+  std::size_t packed_bytes() const noexcept;
+  std::uint64_t dropout_counters() const noexcept;  ///< Philox counters one run uses
+  void pack(std::span<const RecurrentWeights> weights, PackedWeights& packed, const Stream& stream = {}) const;
+  void forward(const RecurrentForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
+  void backward(const RecurrentBackward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace everglow

@@ -1,0 +1,142 @@
+// The checks of check.hpp.
+#include "core/check.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+namespace everglow {
+namespace {
+
+std::string expected_text(std::span<const std::int64_t> shape, std::string_view dtype, Device device) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    out += text(i == 0 ? "" : ", ", shape[i] < 0 ? std::string("any") : text(shape[i]));
+  return out + text("] ", dtype, ' ', to_string(device));
+}
+
+bool same_shape(const ConstTensorView& view, std::span<const std::int64_t> shape) {
+  if (view.rank != static_cast<int>(shape.size())) return false;
+  for (int i = 0; i < view.rank; ++i)
+    if (shape[i] >= 0 && view.shape[i] != shape[i]) return false;
+  return true;
+}
+
+/// First byte and one past the last byte that a view can touch.
+std::pair<std::uintptr_t, std::uintptr_t> extent(const ConstTensorView& view) {
+  std::int64_t low = 0, high = 0;
+  for (int i = 0; i < view.rank; ++i) {
+    const std::int64_t reach = (view.shape[i] - 1) * view.strides[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  const auto base = reinterpret_cast<std::uintptr_t>(view.data);
+  const auto bytes = static_cast<std::int64_t>(size_of(view.dtype));
+  return {base + static_cast<std::uintptr_t>(low * bytes), base + static_cast<std::uintptr_t>((high + 1) * bytes)};
+}
+
+template <class Void>
+BasicTensorView<Void> fold_rows(std::string_view where, std::string_view argument, const BasicTensorView<Void>& view) {
+  if (!view.given() || view.rank == 2) return view;
+  require(view.rank >= 1, ErrorCode::invalid_argument, where, argument, ": expected at least one dimension, got a scalar");
+  std::int64_t rows = 1, stride = view.size(-1);
+  for (int i = view.rank - 2; i >= 0; --i) {
+    if (view.shape[i] == 1) continue;
+    if (rows == 1) stride = view.strides[i];
+    else
+      require(view.strides[i] == stride * rows || view.elements() == 0, ErrorCode::invalid_argument, where, argument,
+              ": expected leading dimensions that fold into one, got stride ", view.strides[i], " in dimension ", i);
+    rows *= view.shape[i];
+  }
+  BasicTensorView<Void> out = view;
+  out.rank = 2;
+  out.shape = {rows, view.size(-1)};
+  out.strides = {stride, view.stride(-1)};
+  return out;
+}
+
+}  // namespace
+
+ConstTensorView folded(std::string_view where, std::string_view argument, const ConstTensorView& view) {
+  return fold_rows(where, argument, view);
+}
+TensorView folded(std::string_view where, std::string_view argument, const TensorView& view) {
+  return fold_rows(where, argument, view);
+}
+
+void require_tensor(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                    std::span<const std::int64_t> shape, DType dtype, Device device) {
+  const auto complain = [&](ErrorCode code) {
+    throw Error(code, where, text(argument, ": expected ", expected_text(shape, name(dtype), device), ", got ", to_string(view)));
+  };
+  if (!view.given() || !same_shape(view, shape)) complain(ErrorCode::invalid_argument);
+  if (view.dtype != dtype || view.device != device) complain(ErrorCode::type_mismatch);
+  if (view.data == nullptr && view.elements() > 0)
+    throw Error(ErrorCode::invalid_argument, where, text(argument, ": expected memory for ", to_string(view), ", got a null pointer"));
+  if (reinterpret_cast<std::uintptr_t>(view.data) % size_of(dtype) != 0)
+    throw Error(ErrorCode::invalid_argument, where,
+                text(argument, ": expected an address that is a multiple of ", size_of(dtype), " bytes"));
+}
+
+void require_gradient(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                      std::initializer_list<std::int64_t> shape, DType storage, Device device) {
+  if (!view.given()) return;
+  require_tensor(where, argument, view, shape, view.dtype == DType::f32 ? DType::f32 : storage, device);
+  require_no_self_overlap(where, argument, view);
+}
+
+void require_unit_stride(std::string_view where, std::string_view argument, const ConstTensorView& view) {
+  if (!view.given() || view.rank == 0 || view.elements() == 0 || view.size(-1) == 1 || view.stride(-1) == 1) return;
+  throw Error(ErrorCode::invalid_argument, where,
+              text(argument, ": expected a last dimension whose stride is 1, got stride ", view.stride(-1)));
+}
+
+void require_no_self_overlap(std::string_view where, std::string_view argument, const ConstTensorView& view) {
+  if (!view.given() || view.elements() == 0) return;
+  std::vector<int> order;
+  for (int i = 0; i < view.rank; ++i)
+    if (view.shape[i] > 1) order.push_back(i);
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return std::abs(view.strides[a]) < std::abs(view.strides[b]); });
+  std::int64_t inside = 1;
+  for (const int dim : order) {
+    if (std::abs(view.strides[dim]) < inside)
+      throw Error(ErrorCode::invalid_argument, where,
+                  text(argument, ": expected elements that do not overlap, got stride ", view.strides[dim], " in dimension ", dim));
+    inside = std::abs(view.strides[dim]) * (view.shape[dim] - 1) + inside;
+  }
+}
+
+void require_apart(std::string_view where, std::string_view written, const ConstTensorView& a, std::string_view other,
+                   const ConstTensorView& b) {
+  if (!a.given() || !b.given() || a.elements() == 0 || b.elements() == 0 || a.device != b.device) return;
+  const auto [a0, a1] = extent(a);
+  const auto [b0, b1] = extent(b);
+  if (a1 <= b0 || b1 <= a0) return;
+  // Views into one matrix that take different columns interleave without sharing an element.
+  if (a.rank > 0 && b.rank > 0 && a.rank == b.rank && a.dtype == b.dtype) {
+    std::int64_t row = 0;
+    bool same_rows = true;
+    for (int i = 0; i + 1 < a.rank; ++i) {
+      if (a.shape[i] > 1 && b.shape[i] > 1 && a.strides[i] != b.strides[i]) same_rows = false;
+      if (a.shape[i] > 1 && (row == 0 || std::abs(a.strides[i]) < row)) row = std::abs(a.strides[i]);
+    }
+    const auto size = static_cast<std::int64_t>(size_of(a.dtype));
+    const auto start = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(b.data) - reinterpret_cast<std::intptr_t>(a.data));
+    if (same_rows && row > 0 && a.stride(-1) == 1 && b.stride(-1) == 1 && start % size == 0) {
+      const std::int64_t offset = ((start / size) % row + row) % row;
+      if (offset >= a.size(-1) && offset + b.size(-1) <= row) return;
+    }
+  }
+  throw Error(ErrorCode::invalid_argument, where, text(written, ": expected memory apart from ", other, ", got an overlap"));
+}
+
+void require_workspace(std::string_view where, const Workspace& workspace, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (workspace.data == nullptr || workspace.bytes < bytes)
+    throw Error(ErrorCode::out_of_memory, where,
+                text("workspace: expected at least ", bytes, " bytes, got ", workspace.data == nullptr ? 0 : workspace.bytes));
+  if (reinterpret_cast<std::uintptr_t>(workspace.data) % 64 != 0)
+    throw Error(ErrorCode::invalid_argument, where, "workspace: expected an address that is a multiple of 64 bytes");
+}
+
+}  // namespace everglow

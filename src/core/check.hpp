@@ -1,0 +1,47 @@
+// Checks of arguments. Each throws an Error that names the argument, what was expected and what came.
+#pragma once
+
+#include <everglow/error.hpp>
+#include <everglow/runtime.hpp>
+#include <everglow/tensor.hpp>
+
+#include "core/text.hpp"
+
+#include <initializer_list>
+#include <span>
+
+namespace everglow {
+
+template <class... Parts>
+void require(bool condition, ErrorCode code, std::string_view where, const Parts&... parts) {
+  if (!condition) throw Error(code, where, text(parts...));
+}
+
+/// A given view must have this shape, dtype and device. Where a size is -1, any is right. A null pointer with elements throws.
+void require_tensor(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                    std::span<const std::int64_t> shape, DType dtype, Device device);
+inline void require_tensor(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                           std::initializer_list<std::int64_t> shape, DType dtype, Device device) {
+  require_tensor(where, argument, view, std::span(shape.begin(), shape.size()), dtype, device);
+}
+/// As require_tensor where the view is given; nothing where it is not.
+inline void require_optional(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                             std::initializer_list<std::int64_t> shape, DType dtype, Device device) {
+  if (view.given()) require_tensor(where, argument, view, shape, dtype, device);
+}
+/// As require_optional for a weight gradient, which is f32 or the storage type.
+void require_gradient(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                      std::initializer_list<std::int64_t> shape, DType storage, Device device);
+/// The last dimension must be contiguous.
+void require_unit_stride(std::string_view where, std::string_view argument, const ConstTensorView& view);
+/// Elements of a tensor that is written must not share memory: |stride| of each dimension covers the ones inside it.
+void require_no_self_overlap(std::string_view where, std::string_view argument, const ConstTensorView& view);
+/// Two tensors of which one is written must not share a byte.
+void require_apart(std::string_view where, std::string_view written, const ConstTensorView& a, std::string_view other,
+                   const ConstTensorView& b);
+/// All dimensions but the last as one, [rows, columns]. Throws where the strides of the leading dimensions do not fold.
+ConstTensorView folded(std::string_view where, std::string_view argument, const ConstTensorView& view);
+TensorView folded(std::string_view where, std::string_view argument, const TensorView& view);
+void require_workspace(std::string_view where, const Workspace& workspace, std::size_t bytes);
+
+}  // namespace everglow

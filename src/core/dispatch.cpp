@@ -1,0 +1,45 @@
+// The parts of dispatch.hpp that do not depend on a layer.
+#include "core/dispatch.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+namespace everglow {
+
+int default_threads() {
+  static const int threads = [] {
+    const char* wish = std::getenv("EVERGLOW_THREADS");
+    if (wish == nullptr || *wish == 0) return DeviceDescription(Device::cpu()).cores;
+    int count = 0;
+    const char* end = wish + std::strlen(wish);
+    const auto result = std::from_chars(wish, end, count);
+    if (result.ec != std::errc() || result.ptr != end || count < 1)
+      throw Error(ErrorCode::invalid_argument, "EVERGLOW_THREADS",
+                  text("expected a count of at least 1 (for example EVERGLOW_THREADS=2), got \"", wish, '"'));
+    return count;
+  }();
+  return threads;
+}
+
+void no_row(std::string_view layer, const std::vector<ExplanationRow>& rows) {
+  std::string reasons;
+  for (const auto& row : rows) reasons += text("\n  ", row.name, ": ", row.reason);
+  throw Error(ErrorCode::unsupported, text(layer, ".plan"), text("expected a row that accepts, got none:", reasons));
+}
+
+void require_known_rows(std::string_view layer, const std::vector<std::string>& known, const PlanOptions& options) {
+  const auto check = [&](const std::string& wish, std::string_view option) {
+    if (std::find(known.begin(), known.end(), wish) != known.end()) return;
+    std::string list;
+    for (const auto& row : known) list += text(list.empty() ? "" : ", ", row);
+    throw Error(ErrorCode::invalid_argument, text(layer, ".plan"),
+                text(option, ": expected one of ", list, ", got \"", wish, '"'));
+  };
+  if (!options.force.empty()) check(options.force, "force");
+  for (const auto& wish : options.exclude) check(wish, "exclude");
+  if (options.threads < 0)
+    throw Error(ErrorCode::invalid_argument, text(layer, ".plan"), text("threads: expected 0 or more, got ", options.threads));
+}
+
+}  // namespace everglow

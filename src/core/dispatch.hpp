@@ -1,0 +1,110 @@
+// Ordered kernel tables: a row says whether it accepts a query and why not; the first that accepts runs. Nothing registers
+// itself: src/ops/<layer>/table.cpp lists the rows.
+#pragma once
+
+#include <everglow/plan.hpp>
+
+#include "core/isa.hpp"
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace everglow {
+
+/// What a row says of a query.
+struct Verdict {
+  bool accepted = true;
+  std::string reason;
+};
+inline Verdict accept() { return {}; }
+template <class... Parts>
+Verdict decline(const Parts&... parts) {
+  return {false, text(parts...)};
+}
+
+/// Bytes that a row needs for a query.
+struct Footprint {
+  std::size_t workspace = 0;
+  std::size_t reserve = 0;
+  std::size_t packed = 0;
+};
+
+/// What a row is asked: the description, the largest sizes, and where it would run.
+template <class Description, class Sizes>
+struct Query {
+  Description description;
+  Sizes sizes;
+  DeviceDescription device;
+  PlanOptions options;
+  int threads = 1;
+  Isa isa = Isa::portable;
+};
+
+int default_threads();  ///< EVERGLOW_THREADS, else the cores this process may use
+
+template <class Description, class Sizes>
+Query<Description, Sizes> make_query(const Description& description, const Sizes& sizes, const DeviceDescription& device,
+                                     const PlanOptions& options) {
+  const int threads = options.threads > 0 ? options.threads : default_threads();
+  return {description, sizes, device, options, threads, chosen_isa()};
+}
+
+/// The reason every row of a backend that is not part of this build gives.
+inline constexpr std::string_view cuda_not_built = "CUDA not built";
+
+template <class Row>
+struct Choice {
+  const Row* row = nullptr;
+  std::vector<ExplanationRow> rows;
+};
+
+[[noreturn]] void no_row(std::string_view layer, const std::vector<ExplanationRow>& rows);
+void require_known_rows(std::string_view layer, const std::vector<std::string>& known, const PlanOptions& options);
+
+/// Asks every row in order; the first that accepts and is neither excluded nor beside a forced one is taken.
+template <class Row, class AnyQuery>
+Choice<Row> choose(std::string_view layer, std::span<const Row* const> table, const AnyQuery& query) {
+  std::vector<std::string> known;
+  for (const Row* row : table) known.emplace_back(row->name);
+  require_known_rows(layer, known, query.options);
+  Choice<Row> choice;
+  for (const Row* row : table) {
+    Verdict verdict = row->accepts(query);
+    const auto& skip = query.options.exclude;
+    if (verdict.accepted && std::find(skip.begin(), skip.end(), row->name) != skip.end()) verdict = decline("excluded by option");
+    if (verdict.accepted && !query.options.force.empty() && query.options.force != row->name)
+      verdict = decline(query.options.force, " is forced");
+    const bool taken = verdict.accepted && choice.row == nullptr;
+    if (taken) choice.row = row;
+    if (verdict.accepted && !taken) verdict.reason = text("accepts, but ", choice.row->name, " comes first");
+    choice.rows.push_back({std::string(row->name), taken, verdict.reason});
+  }
+  if (choice.row == nullptr) no_row(layer, choice.rows);
+  return choice;
+}
+
+/// The parts of an explanation that every layer fills in the same way.
+template <class Row, class AnyQuery>
+Explanation explain_choice(std::string_view layer, const Choice<Row>& choice, const AnyQuery& query, DType dtype) {
+  Explanation out;
+  out.layer = layer;
+  out.device = query.device.name;
+  out.dtype = name(dtype);
+  out.kernel = choice.row->name;
+  out.rows = choice.rows;
+  return out;
+}
+
+/// A plan of a device that this machine does not have explains, but does not run.
+inline void require_present(std::string_view where, const DeviceDescription& device) {
+  if (!device.present)
+    throw Error(ErrorCode::device, where, text("expected a device that is present, got a plan for ", device.name, " by name"));
+}
+
+}  // namespace everglow

@@ -1,0 +1,22 @@
+// Which instruction set the CPU rows use: the best one that this machine and this build have, lowered by EVERGLOW_ISA.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace everglow {
+
+enum class Isa : std::uint8_t { portable, avx2, avx512 };
+
+std::string_view name(Isa isa) noexcept;
+Isa best_isa();    ///< what the machine and the build offer
+Isa chosen_isa();  ///< best_isa lowered by EVERGLOW_ISA, read once; a name that is not known throws
+Isa parse_isa(std::string_view text);
+
+/// The table of the chosen instruction set among those that an isa/ folder builds.
+template <class Kernels>
+const Kernels& select(Isa isa, const Kernels& portable, const Kernels& avx2, const Kernels& avx512) {
+  return isa == Isa::avx512 ? avx512 : isa == Isa::avx2 ? avx2 : portable;
+}
+
+}  // namespace everglow

@@ -1,0 +1,56 @@
+// Streams, events, buffers and copies, each through the runtime of its device kind.
+#include "core/runtime.hpp"
+
+#include "core/check.hpp"
+#include "core/isa.hpp"
+
+#include <algorithm>
+
+namespace everglow {
+
+void Stream::synchronize() const { runtime_of(device.kind).synchronize(*this); }
+
+Event::Event(Device device) : device_(device) {
+  const auto& runtime = runtime_of(device.kind);
+  state_ = std::shared_ptr<void>(runtime.create_event(device.index), runtime.destroy_event);
+}
+void Event::record(const Stream& stream) { runtime_of(device_.kind).record_event(state_.get(), stream); }
+void Event::wait(const Stream& stream) const { runtime_of(device_.kind).wait_event(state_.get(), &stream); }
+void Event::synchronize() const { runtime_of(device_.kind).wait_event(state_.get(), nullptr); }
+
+Buffer::Buffer(std::size_t bytes, Device device) : bytes_(bytes), device_(device) {
+  const auto& runtime = runtime_of(device.kind);
+  void* memory = runtime.allocate(std::max<std::size_t>(bytes, 1), device.index);
+  require(memory != nullptr, ErrorCode::out_of_memory, "buffer", "expected ", bytes, " bytes on ", to_string(device), ", got none");
+  memory_ = std::shared_ptr<void>(memory, [&runtime, device](void* p) { runtime.release(p, device.index); });
+}
+
+void copy(const TensorView& to, const ConstTensorView& from, const Stream& stream) {
+  require(to.given() && from.given(), ErrorCode::invalid_argument, "copy", "expected two views, got ", to_string(to), " and ",
+          to_string(from));
+  require_tensor("copy", "from", from, std::span(to.shape.data(), static_cast<std::size_t>(to.rank)), to.dtype, from.device);
+  require_no_self_overlap("copy", "to", to);
+  require_apart("copy", "to", to, "from", from);
+  if (to.elements() == 0) return;
+  const DeviceKind kind = std::max(to.device.kind, from.device.kind);
+  runtime_of(kind).copy(to, from, stream);
+}
+
+DeviceDescription::DeviceDescription(Device where) : name(to_string(where)), device(where) {
+  if (where.kind != DeviceKind::cpu) return;
+  cores = cpu_runtime.cores();
+  isa = everglow::name(chosen_isa());
+}
+
+DeviceDescription DeviceDescription::named(std::string_view wish) {
+  if (wish == "cpu") return {Device::cpu()};
+  throw Error(ErrorCode::invalid_argument, "device", text("expected a known name (cpu), got \"", wish, '"'));
+}
+
+std::vector<BackendStatus> backends() {
+  std::vector<BackendStatus> out;
+  for (const DeviceRuntime* runtime : all_runtimes()) out.push_back(runtime->status());
+  return out;
+}
+
+}  // namespace everglow

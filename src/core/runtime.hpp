@@ -1,0 +1,30 @@
+// What a device kind must offer so that streams, events, buffers and copies work on it. The CPU's stands in cpu_runtime.cpp.
+#pragma once
+
+#include <everglow/runtime.hpp>
+
+#include <span>
+
+namespace everglow {
+
+struct DeviceRuntime {
+  BackendStatus (*status)() = nullptr;
+  void* (*allocate)(std::size_t bytes, int index) = nullptr;  // null where there is no memory
+  void (*release)(void* memory, int index) = nullptr;
+  void (*copy)(const TensorView& to, const ConstTensorView& from, const Stream& stream) = nullptr;
+  void (*synchronize)(const Stream& stream) = nullptr;
+  void* (*create_event)(int index) = nullptr;
+  void (*destroy_event)(void* event) = nullptr;
+  void (*record_event)(void* event, const Stream& stream) = nullptr;
+  void (*wait_event)(void* event, const Stream* stream) = nullptr;  // null stream: the host waits
+  int (*cores)() = nullptr;  // processors that this process may use; 0: not a CPU
+};
+
+extern const DeviceRuntime cpu_runtime;
+
+/// The runtime of a kind; a kind that is not built throws Error(unsupported). Listed in src/ops/backends.cpp.
+const DeviceRuntime& runtime_of(DeviceKind kind);
+/// All kinds, built or not, in order.
+std::span<const DeviceRuntime* const> all_runtimes();
+
+}  // namespace everglow

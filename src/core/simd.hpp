@@ -1,0 +1,106 @@
+// Vectors of f32 in the compiler's own vector types, and the functions a layer needs on them. Included only by the sources of an
+// isa/ folder, which the build compiles once for each instruction set with EVERGLOW_ISA_NAME naming the namespace. Everything
+// here has internal linkage, so the linker never shares code between instruction sets.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AVX512F__)
+#define EVERGLOW_LANES 16
+#elif defined(__AVX__)
+#define EVERGLOW_LANES 8
+#else
+#define EVERGLOW_LANES 4
+#endif
+
+namespace everglow::EVERGLOW_ISA_NAME {
+namespace {
+
+constexpr int lanes = EVERGLOW_LANES;  // floats in one vector
+using vfloat = float __attribute__((vector_size(4 * EVERGLOW_LANES)));
+using vint = std::int32_t __attribute__((vector_size(4 * EVERGLOW_LANES)));
+using vfloat_unaligned = float __attribute__((vector_size(4 * EVERGLOW_LANES), aligned(4), may_alias));
+
+inline vfloat splat(float value) { return value - vfloat{}; }
+inline vfloat load(const float* p) { return *reinterpret_cast<const vfloat_unaligned*>(p); }
+inline void store(float* p, vfloat value) { *reinterpret_cast<vfloat_unaligned*>(p) = value; }
+
+/// The first n elements (n < lanes); the rest is `filler`. Nothing past p[n-1] is read.
+inline vfloat load_part(const float* p, int n, float filler = 0) {
+  float buffer[lanes];
+  for (int i = 0; i < lanes; ++i) buffer[i] = i < n ? p[i] : filler;
+  return load(buffer);
+}
+inline void store_part(float* p, vfloat value, int n) {
+  float buffer[lanes];
+  store(buffer, value);
+  for (int i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+inline vfloat vmax(vfloat a, vfloat b) { return a > b ? a : b; }  // b where either is NaN
+inline vfloat vmin(vfloat a, vfloat b) { return a < b ? a : b; }
+
+inline float sum_lanes(vfloat v) {
+  float buffer[lanes];
+  store(buffer, v);
+  for (int width = lanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) buffer[i] += buffer[i + width];
+  return buffer[0];
+}
+inline float max_lanes(vfloat v) {
+  float buffer[lanes];
+  store(buffer, v);
+  for (int width = lanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) buffer[i] = buffer[i] > buffer[i + width] ? buffer[i] : buffer[i + width];
+  return buffer[0];
+}
+
+/// e^x within 2 units in the last place; 0 below -87.3, +inf above 88.7, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2, and a
+/// degree-6 polynomial for e^r (coefficients: the minimax set of Cephes' expf).
+inline vfloat vexp(vfloat x) {
+  const vfloat too_low = splat(-87.33654F);
+  const vfloat too_high = splat(88.72283F);
+  vfloat bounded = x < too_low ? too_low : x;  // the order of the comparisons keeps NaN
+  bounded = bounded > too_high ? too_high : bounded;
+  const vfloat magic = splat(12582912.0F);  // 1.5 · 2^23: adding it rounds to an integer in the low bits
+  const vfloat shifted = bounded * 1.44269504F + magic;
+  const vfloat n = shifted - magic;
+  vfloat r = bounded - n * 0.693359375F;
+  r = r - n * -2.12194440e-4F;
+  vfloat p = splat(1.9875691500e-4F);
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * (r * r) + r + 1.0F;
+  // 2^n in two factors, so that n = 128 does not overflow before the product does
+  const vint k = reinterpret_cast<vint>(shifted) - reinterpret_cast<vint>(magic);
+  const vint half = k >> 1;
+  const vfloat first = reinterpret_cast<vfloat>((half + 127) << 23);
+  const vfloat second = reinterpret_cast<vfloat>((k - half + 127) << 23);
+  const vfloat value = p * first * second;
+  const vfloat low_fixed = x < too_low ? splat(0.0F) : value;
+  return x > too_high ? splat(__builtin_inff()) : low_fixed;
+}
+
+/// 1 / (1 + e^-x), in [0, 1].
+inline vfloat vsigmoid(vfloat x) { return 1.0F / (1.0F + vexp(-x)); }
+
+/// tanh x: an odd polynomial below 0.625 (Cephes' tanhf), 1 - 2 / (e^2|x| + 1) with the sign of x above it.
+inline vfloat vtanh(vfloat x) {
+  const vfloat magnitude = x < 0.0F ? -x : x;
+  const vfloat z = x * x;
+  vfloat p = splat(-5.70498872745e-3F);
+  p = p * z + 2.06390887954e-2F;
+  p = p * z - 5.37397155531e-2F;
+  p = p * z + 1.33314422036e-1F;
+  p = p * z - 3.33332819422e-1F;
+  const vfloat near = p * z * x + x;
+  const vfloat positive = 1.0F - 2.0F / (vexp(magnitude + magnitude) + 1.0F);
+  const vfloat far = x < 0.0F ? -positive : positive;
+  return magnitude < 0.625F ? near : far;
+}
+
+}  // namespace
+}  // namespace everglow::EVERGLOW_ISA_NAME

@@ -1,0 +1,16 @@
+// The adam rows, in order of preference.
+#include "ops/tables.hpp"
+
+namespace everglow {
+namespace {
+
+constexpr const AdamRow* cuda_rows[] = {&not_built_cuda<AdamRow, AdamQuery>};
+
+}  // namespace
+
+std::span<const AdamRow* const> adam_table(DeviceKind kind) {
+  if (kind == DeviceKind::cuda) return cuda_rows;
+  return {};
+}
+
+}  // namespace everglow
