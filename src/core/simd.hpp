@@ -1,5 +1,5 @@
 // Vectors of f32 in the compiler's own vector types, and the functions a layer needs on them. Included only by the sources of an
-// isa/ folder, which the build compiles once for each instruction set with EVERGLOW_ISA_NAME naming the namespace. Everything
+// isa/ folder, which the build compiles once for each instruction set with EVERGLOW_ISA_NAMESPACE naming the namespace. Everything
 // here has internal linkage, so the linker never shares code between instruction sets.
 #pragma once
 
@@ -13,7 +13,7 @@
 #define EVERGLOW_LANES 4
 #endif
 
-namespace everglow::EVERGLOW_ISA_NAME {
+namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
 
 constexpr int lanes = EVERGLOW_LANES;  // floats in one vector
@@ -103,4 +103,4 @@ inline vfloat vtanh(vfloat x) {
 }
 
 }  // namespace
-}  // namespace everglow::EVERGLOW_ISA_NAME
+}  // namespace everglow::EVERGLOW_ISA_NAMESPACE
