@@ -1,0 +1,35 @@
+# What `cmake --install` puts where: the library and its headers, the CMake package, the pkg-config file and the tool.
+include(CMakePackageConfigHelpers)
+set(everglow_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/everglow)
+
+install(TARGETS everglow EXPORT everglow-targets FILE_SET HEADERS)
+install(EXPORT everglow-targets NAMESPACE everglow:: DESTINATION ${everglow_package_dir})
+if(TARGET everglow_gnmt)
+  install(TARGETS everglow_gnmt EXPORT everglow-gnmt-targets FILE_SET HEADERS)
+  install(EXPORT everglow-gnmt-targets NAMESPACE everglow:: DESTINATION ${everglow_package_dir})
+endif()
+if(TARGET everglow_tool)
+  install(TARGETS everglow_tool)
+endif()
+
+# A static library hands its dependencies on; a shared one has them inside.
+set(everglow_static_dependencies "")
+set(everglow_pc_requires "")
+set(everglow_pc_libs "")
+get_target_property(everglow_type everglow TYPE)
+if(everglow_type STREQUAL "STATIC_LIBRARY")
+  set(everglow_static_dependencies "find_dependency(OpenMP COMPONENTS CXX)\nfind_dependency(Threads)\n")
+  set(everglow_pc_libs "-fopenmp -lstdc++ -lm")
+  if(EVERGLOW_ONEDNN)
+    string(APPEND everglow_static_dependencies "find_dependency(dnnl)\n")
+    string(PREPEND everglow_pc_libs "-ldnnl ")
+  endif()
+endif()
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/everglow-config.cmake.in everglow-config.cmake
+                              INSTALL_DESTINATION ${everglow_package_dir})
+write_basic_package_version_file(everglow-config-version.cmake COMPATIBILITY SameMinorVersion)
+file(RELATIVE_PATH everglow_pc_up /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/everglow.pc.in everglow.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/everglow-config.cmake ${PROJECT_BINARY_DIR}/everglow-config-version.cmake
+        DESTINATION ${everglow_package_dir})
+install(FILES ${PROJECT_BINARY_DIR}/everglow.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

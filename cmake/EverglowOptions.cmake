@@ -1,0 +1,21 @@
+# everglow_option(name help default): an option that is printed only where it is not at its default.
+function(everglow_option name help default)
+  option(${name} "${help}" ${default})
+  if((${name} AND NOT default) OR (default AND NOT ${name}))
+    message(STATUS "${name} = ${${name}}")
+  endif()
+endfunction()
+
+# An optimised build where nobody asked for another, and the compiler cache where this is the top project and one is installed.
+macro(everglow_build_defaults)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release)
+  endif()
+  if(PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+    find_program(EVERGLOW_CCACHE ccache)
+    mark_as_advanced(EVERGLOW_CCACHE)
+    if(EVERGLOW_CCACHE)
+      set(CMAKE_CXX_COMPILER_LAUNCHER ${EVERGLOW_CCACHE})
+    endif()
+  endif()
+endmacro()
