@@ -1,0 +1,71 @@
+// Trains a translator on parallel text, with checkpoints that resume to the same bits.
+#pragma once
+
+#include <everglow/gnmt/model.hpp>
+#include <everglow/gnmt/translate.hpp>
+
+#include <functional>
+#include <optional>
+
+namespace everglow::gnmt {
+
+struct TrainOptions {
+  std::string out;                 ///< folder of the checkpoints `last.safetensors` and `best.safetensors`; resumed when it has one
+  std::int64_t layers = 2, hidden = 256, vocabulary = 8000;
+  double dropout = 0.2, label_smoothing = 0.1;
+  std::int64_t batch_tokens = 1500;
+  double learning_rate = 3e-3;
+  std::int64_t warmup = 200;       ///< steps
+  double decay_start = 0.6;        ///< part of the run after which the rate is halved, and again at each further tenth
+  double clip = 5;
+  std::int64_t steps = 0, epochs = 0;
+  double minutes = 0;              ///< exactly one of steps, epochs, minutes is positive
+  double until_exact = 0;          ///< per cent of exact validation lines that end the run; 0: never
+  std::int64_t valid_every = 0;    ///< steps; 0: at the end of each epoch
+  std::int64_t valid_lines = 500;  ///< lines translated for validation BLEU
+  std::int64_t beam = 5;           ///< of the final test
+  std::uint64_t seed = 1;
+  std::int64_t max_words = 0;      ///< recorded in the checkpoint
+  Device device;
+  PlanOptions plan;
+};
+
+/// What a line of progress shows.
+struct Progress {
+  std::int64_t epoch = 0, step = 0;
+  double part = 0;                 ///< of the run, 0 ... 1
+  double loss = 0;                 ///< mean a target token since the last report
+  double tokens_per_second = 0;    ///< source + target tokens, EOS included, padding not
+  double padding = 0;              ///< share of positions that are padding
+  double gradient_norm = 0, learning_rate = 0;
+  double seconds = 0, seconds_left = 0;
+  bool validated = false;          ///< the next fields are fresh
+  double valid_loss = 0, valid_bleu = 0, valid_exact = 0;  ///< nats a token; 0 ... 100; per cent
+};
+
+struct TrainData {
+  std::vector<Pair> train, valid, test;
+};
+
+struct TrainResult {
+  std::int64_t steps = 0, epochs = 0;
+  double seconds = 0;
+  std::int64_t tokens = 0;         ///< source + target tokens trained on
+  double test_bleu = 0, test_exact = 0;
+  std::int64_t test_lines = 0;
+};
+
+/// Trains (or resumes), calls `report` about once a second and after each validation, and scores the best checkpoint on the test part.
+/// `stop` is asked before each step; true saves and ends the run as an interrupt does.
+TrainResult train(const TrainOptions& options, const TrainData& data, const std::function<void(const Progress&)>& report,
+                  const std::function<bool()>& stop = {});
+
+/// A model and its tokenizer from a checkpoint file or a folder that has `best.safetensors` or `last.safetensors`.
+struct LoadedModel {
+  Model model;
+  Tokenizer tokenizer;
+  std::string state;  ///< the training state as JSON
+};
+LoadedModel load_model(const std::string& path, Device device, const PlanOptions& options);
+
+}  // namespace everglow::gnmt
