@@ -1,16 +1,18 @@
 // The adam rows, in order of preference.
 #include "ops/tables.hpp"
+#include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
+constexpr const AdamRow* cpu_rows[] = {&reference::adam};
 constexpr const AdamRow* cuda_rows[] = {&not_built_cuda<AdamRow, AdamQuery>};
 
 }  // namespace
 
 std::span<const AdamRow* const> adam_table(DeviceKind kind) {
   if (kind == DeviceKind::cuda) return cuda_rows;
-  return {};
+  return cpu_rows;
 }
 
 }  // namespace everglow

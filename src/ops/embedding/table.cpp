@@ -1,16 +1,18 @@
 // The embedding rows, in order of preference.
 #include "ops/tables.hpp"
+#include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
+constexpr const EmbeddingRow* cpu_rows[] = {&reference::embedding};
 constexpr const EmbeddingRow* cuda_rows[] = {&not_built_cuda<EmbeddingRow, EmbeddingQuery>};
 
 }  // namespace
 
 std::span<const EmbeddingRow* const> embedding_table(DeviceKind kind) {
   if (kind == DeviceKind::cuda) return cuda_rows;
-  return {};
+  return cpu_rows;
 }
 
 }  // namespace everglow

@@ -1,16 +1,18 @@
 // The loss rows, in order of preference.
 #include "ops/tables.hpp"
+#include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
+constexpr const LossRow* cpu_rows[] = {&reference::loss};
 constexpr const LossRow* cuda_rows[] = {&not_built_cuda<LossRow, LossQuery>};
 
 }  // namespace
 
 std::span<const LossRow* const> loss_table(DeviceKind kind) {
   if (kind == DeviceKind::cuda) return cuda_rows;
-  return {};
+  return cpu_rows;
 }
 
 }  // namespace everglow

@@ -1,16 +1,18 @@
 // The pointwise rows, in order of preference.
 #include "ops/tables.hpp"
+#include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
+constexpr const PointwiseRow* cpu_rows[] = {&reference::pointwise};
 constexpr const PointwiseRow* cuda_rows[] = {&not_built_cuda<PointwiseRow, PointwiseQuery>};
 
 }  // namespace
 
 std::span<const PointwiseRow* const> pointwise_table(DeviceKind kind) {
   if (kind == DeviceKind::cuda) return cuda_rows;
-  return {};
+  return cpu_rows;
 }
 
 }  // namespace everglow

@@ -1,0 +1,93 @@
+// Arguments of the classifier loss.
+#include "ops/loss/check.hpp"
+
+#include "core/check.hpp"
+#include "ops/index_list.hpp"
+
+#include <array>
+#include <utility>
+
+namespace everglow::loss {
+
+void check(const LossQuery& query) {
+  constexpr std::string_view where = "loss.plan";
+  const LossDescription& d = query.description;
+  require(d.dtype <= DType::f64, ErrorCode::type_mismatch, where, "dtype: expected f32, f16, bf16 or f64, got ", name(d.dtype));
+  require(d.inputs >= 0, ErrorCode::invalid_argument, where, "inputs: expected 0 or more, got ", d.inputs);
+  require(d.classes >= 0, ErrorCode::invalid_argument, where, "classes: expected 0 or more, got ", d.classes);
+  require(d.smoothing >= 0 && d.smoothing <= 1, ErrorCode::invalid_argument, where, "smoothing: expected 0 ... 1, got ", d.smoothing);
+  require(query.sizes.rows >= 0, ErrorCode::invalid_argument, where, "rows: expected 0 or more, got ", query.sizes.rows);
+}
+
+namespace {
+
+using Named = std::pair<std::string_view, ConstTensorView>;
+
+LossForward check_forward(std::string_view where, const LossQuery& query, const LossForward& tensors) {
+  const LossDescription& d = query.description;
+  const Device device = query.device.device;
+  LossForward t = tensors;
+  t.x = folded(where, "x", tensors.x);
+  require_tensor(where, "x", t.x, {-1, d.inputs}, d.dtype, device);
+  require(t.x.size(0) <= query.sizes.rows, ErrorCode::invalid_argument, where, "x: expected at most ", query.sizes.rows,
+          " rows, got ", t.x.size(0));
+  require_unit_stride(where, "x", t.x);
+  require_tensor(where, "weight", t.weight, {d.classes, d.inputs}, d.dtype, device);
+  require_unit_stride(where, "weight", t.weight);
+  require_optional(where, "bias", t.bias, {d.classes}, d.dtype, device);
+  require_unit_stride(where, "bias", t.bias);
+  t.targets = index_list(where, "targets", tensors.targets, device);
+  require(t.targets.size(0) == t.x.size(0), ErrorCode::invalid_argument, where, "targets: expected one for each of the ", t.x.size(0),
+          " rows of x, got ", t.targets.size(0));
+  require_indices(where, "targets", t.targets, d.classes, d.ignore_index);
+  require_tensor(where, "loss", t.loss, {1}, d.dtype == DType::f64 ? DType::f64 : DType::f32, device);
+  require_optional(where, "count", t.count, {1}, DType::f32, device);
+  return t;
+}
+
+/// What is written shares no memory with what is read, nor with the rest of what is written.
+void require_all_apart(std::string_view where, std::span<const Named> written, std::span<const Named> others) {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    for (const Named& other : others) require_apart(where, written[i].first, written[i].second, other.first, other.second);
+    for (std::size_t j = i + 1; j < written.size(); ++j)
+      require_apart(where, written[i].first, written[i].second, written[j].first, written[j].second);
+  }
+}
+
+}  // namespace
+
+LossForward check(const LossQuery& query, const LossForward& tensors) {
+  constexpr std::string_view where = "loss.forward";
+  const LossForward t = check_forward(where, query, tensors);
+  const std::array<Named, 2> written{Named{"loss", t.loss}, Named{"count", t.count}};
+  const std::array<Named, 4> others{Named{"x", t.x}, Named{"weight", t.weight}, Named{"bias", t.bias}, Named{"targets", t.targets}};
+  require_all_apart(where, written, others);
+  return t;
+}
+
+LossBackward check(const LossQuery& query, const LossBackward& tensors) {
+  constexpr std::string_view where = "loss.forward_backward";
+  const LossDescription& d = query.description;
+  const Device device = query.device.device;
+  require(d.training, ErrorCode::invalid_argument, where, "training: expected a plan that was made with training, got one without");
+  LossBackward t = tensors;
+  t.forward = check_forward(where, query, tensors.forward);
+  require_optional(where, "scale", t.scale, {1}, DType::f32, device);
+  t.dx = folded(where, "dx", tensors.dx);
+  require_optional(where, "dx", t.dx, {t.forward.x.size(0), d.inputs}, d.dtype, device);
+  require_unit_stride(where, "dx", t.dx);
+  require_no_self_overlap(where, "dx", t.dx);
+  require_gradient(where, "dweight", t.dweight, {d.classes, d.inputs}, d.dtype, device);
+  require_unit_stride(where, "dweight", t.dweight);
+  require_gradient(where, "dbias", t.dbias, {d.classes}, d.dtype, device);
+  require_unit_stride(where, "dbias", t.dbias);
+  const LossForward& f = t.forward;
+  const std::array<Named, 5> written{Named{"loss", f.loss}, Named{"count", f.count}, Named{"dx", t.dx}, Named{"dweight", t.dweight},
+                                     Named{"dbias", t.dbias}};
+  const std::array<Named, 5> others{Named{"x", f.x}, Named{"weight", f.weight}, Named{"bias", f.bias}, Named{"targets", f.targets},
+                                    Named{"scale", t.scale}};
+  require_all_apart(where, written, others);
+  return t;
+}
+
+}  // namespace everglow::loss

@@ -1,0 +1,41 @@
+// Chooses the row of an elementwise operation, explains the choice, and runs it on checked tensors.
+#include "core/check.hpp"
+#include "core/philox.hpp"
+#include "ops/pointwise/check.hpp"
+#include "ops/tables.hpp"
+
+namespace everglow {
+
+struct PointwisePlan::Impl {
+  PointwiseQuery query;
+  Explanation explanation;
+  const PointwiseRow* row = nullptr;
+  Footprint footprint;
+};
+
+PointwisePlan::PointwisePlan(const PointwiseDescription& description, const PointwiseSizes& sizes, const DeviceDescription& device,
+                             const PlanOptions& options) {
+  auto impl = std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
+  pointwise::check(impl->query);
+  const auto choice = choose("pointwise", pointwise_table(device.device.kind), impl->query);
+  impl->row = choice.row;
+  impl->footprint = choice.row->footprint(impl->query);
+  impl->explanation = explain_choice("pointwise", choice, impl->query, description.dtype);
+  impl_ = std::move(impl);
+}
+
+const Explanation& PointwisePlan::explain() const noexcept { return impl_->explanation; }
+std::size_t PointwisePlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
+
+std::uint64_t PointwisePlan::dropout_counters() const noexcept {
+  return impl_->query.description.operation == Pointwise::dropout ? dropout_counters_of(impl_->query.sizes.elements) : 0;
+}
+
+void PointwisePlan::run(const PointwiseRun& tensors, const Workspace& workspace, const Stream& stream) const {
+  require_present("pointwise.run", impl_->query.device);
+  pointwise::check(impl_->query, tensors);
+  require_workspace("pointwise.run", workspace, impl_->footprint.workspace);
+  impl_->row->run(impl_->query, tensors, workspace.data, stream);
+}
+
+}  // namespace everglow
