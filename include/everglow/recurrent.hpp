@@ -24,6 +24,7 @@ struct RecurrentDescription {
   bool training = false;        ///< forward fills the reserve and backward may be called
   bool lengths = false;         ///< runs bring a length per row
   bool resets = false;          ///< runs bring resets
+  constexpr std::int64_t directions() const noexcept { return bidirectional ? 2 : 1; }
 };
 
 struct RecurrentSizes {
@@ -51,7 +52,7 @@ struct RecurrentForward {
   TensorView y{};              // [T, B, directions·(H or P)], forward half first; 0 past a length
   TensorView hn{};             // as h0: the state after each row's last valid step; not given: not written
   TensorView cn{};             // as c0
-  TensorView reserve{};        // u8 [plan.reserve_bytes()] when training: what backward needs
+  TensorView reserve{};        // u8 [plan.reserve_bytes()] when training, 64-byte aligned: what backward needs
   ConstTensorView lengths{};   // i32 [B], 0 ... T, any order
   ConstTensorView resets{};    // u8 [T, B]; where set, the state before step t is 0
   const PackedWeights* packed = nullptr;

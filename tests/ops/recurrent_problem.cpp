@@ -1,0 +1,185 @@
+// Makes and runs the recurrent problems of the tests.
+#include "ops/recurrent_problem.hpp"
+
+#include <cmath>
+#include <limits>
+
+namespace everglow::test {
+namespace {
+
+constexpr std::int64_t gap = 5;  // elements between rows where a problem is not dense
+
+/// NaN in every row [t, b] of a [T, B, n] tensor that lies past the length of row b.
+void poison_padding(const RecurrentProblem& p, HostTensor& tensor) {
+  const std::int64_t width = tensor.view().size(2);
+  for (std::int64_t b = 0; b < p.sizes.batch; ++b)
+    for (std::int64_t t = p.length(b); t < p.sizes.steps; ++t)
+      for (std::int64_t i = 0; i < width; ++i)
+        tensor.put((t * p.sizes.batch + b) * width + i, std::numeric_limits<double>::quiet_NaN());
+}
+
+HostTensor random_lengths(const std::string& kind, const RecurrentSizes& sizes) {
+  HostTensor lengths(DType::i32, {sizes.batch});
+  lengths.integers(9, 0, static_cast<int>(sizes.steps));
+  if (kind == "full") lengths.fill(static_cast<double>(sizes.steps));
+  if (kind == "zero") lengths.fill(0);
+  if (kind == "random" && sizes.batch > 1) lengths.put(0, 0), lengths.put(1, static_cast<double>(sizes.steps));
+  return lengths;
+}
+
+}  // namespace
+
+HostTensor RecurrentProblem::blank(DType dtype, std::vector<std::int64_t> shape) const {
+  const std::int64_t stride = dense ? 0 : shape.back() + gap;
+  return HostTensor(dtype, std::move(shape), stride);
+}
+
+std::int64_t RecurrentProblem::length(std::int64_t row) const {
+  return description.lengths ? static_cast<std::int64_t>(lengths.at(row)) : sizes.steps;
+}
+
+RecurrentProblem::RecurrentProblem(const cases::Case& c)
+    : description{.inputs = c.integer("inputs", 1),
+                  .hidden = c.integer("hidden", 1),
+                  .bidirectional = c.flag("bidirectional"),
+                  .dtype = parse_dtype(c.text("dtype", "f32")),
+                  .training = c.flag("training", true),
+                  .lengths = c.has("lengths")},
+      sizes{c.integer("steps", 1), c.integer("batch", 1)},
+      states(c.flag("states", true)),
+      dense(c.flag("dense")) {
+  const RecurrentDescription& d = description;
+  const std::int64_t directions = d.directions(), hidden = d.hidden;
+  const std::vector<std::int64_t> state{directions, sizes.batch, hidden};
+  x = blank(d.dtype, {sizes.steps, sizes.batch, d.inputs});
+  dy = blank(d.dtype, {sizes.steps, sizes.batch, directions * hidden});
+  x.uniform(1, -1, 1);
+  dy.uniform(2, -1, 1);
+  if (states) {
+    h0 = blank(d.dtype, state), c0 = blank(d.dtype, state), dhn = blank(d.dtype, state), dcn = blank(d.dtype, state);
+    h0.uniform(3, -1, 1), c0.uniform(4, -1, 1), dhn.uniform(5, -1, 1), dcn.uniform(6, -1, 1);
+  }
+  // torch's own range, so that gates are neither dead nor saturated
+  const double range = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(hidden, 1)));
+  for (std::int64_t i = 0; i < directions; ++i) {
+    HostWeights w{blank(d.dtype, {4 * hidden, d.inputs}), blank(d.dtype, {4 * hidden, hidden}), {}, {}};
+    w.w_ih.uniform(20 + 10 * i, -range, range), w.w_hh.uniform(21 + 10 * i, -range, range);
+    if (c.flag("bias", true)) {
+      w.b_ih = HostTensor(d.dtype, {4 * hidden}), w.b_hh = HostTensor(d.dtype, {4 * hidden});
+      w.b_ih.uniform(22 + 10 * i, -range, range), w.b_hh.uniform(23 + 10 * i, -range, range);
+    }
+    weights.push_back(w);
+  }
+  if (!d.lengths) return;
+  lengths = random_lengths(c.text("lengths", "random"), sizes);
+  poison_padding(*this, x);
+  poison_padding(*this, dy);
+}
+
+RecurrentProblem RecurrentProblem::as(DType dtype) const {
+  RecurrentProblem out = *this;
+  out.description.dtype = dtype;
+  const auto convert = [&](HostTensor& tensor) {
+    if (!tensor.view().given()) return;
+    const ConstTensorView view = tensor.const_view();
+    const std::vector<std::int64_t> shape(view.shape.begin(), view.shape.begin() + view.rank);
+    HostTensor other = view.rank == 1 ? HostTensor(dtype, shape) : blank(dtype, shape);
+    other.set(tensor.values());
+    tensor = other;
+  };
+  for (HostTensor* tensor : {&out.x, &out.h0, &out.c0, &out.dy, &out.dhn, &out.dcn}) convert(*tensor);
+  for (HostWeights& w : out.weights)
+    for (HostTensor* tensor : {&w.w_ih, &w.w_hh, &w.b_ih, &w.b_hh}) convert(*tensor);
+  return out;
+}
+
+std::vector<RecurrentWeights> RecurrentProblem::weight_views() const {
+  std::vector<RecurrentWeights> out;
+  for (const HostWeights& w : weights) out.push_back({.w_ih = w.w_ih, .w_hh = w.w_hh, .b_ih = w.b_ih, .b_hh = w.b_hh});
+  return out;
+}
+
+std::vector<RecurrentWeightGradients> gradient_views(const RecurrentResult& result) {
+  std::vector<RecurrentWeightGradients> out;
+  for (const HostWeights& w : result.dweights) out.push_back({.w_ih = w.w_ih, .w_hh = w.w_hh, .b_ih = w.b_ih, .b_hh = w.b_hh});
+  return out;
+}
+
+std::vector<std::pair<std::string, HostTensor>> RecurrentResult::outputs() const {
+  std::vector<std::pair<std::string, HostTensor>> out{{"y", y}, {"hn", hn}, {"cn", cn}, {"dx", dx}, {"dh0", dh0}, {"dc0", dc0}};
+  for (std::size_t i = 0; i < dweights.size(); ++i) {
+    const std::string label = std::to_string(i);
+    const HostWeights& w = dweights[i];
+    out.insert(out.end(),
+               {{"w_ih." + label, w.w_ih}, {"w_hh." + label, w.w_hh}, {"b_ih." + label, w.b_ih}, {"b_hh." + label, w.b_hh}});
+  }
+  std::erase_if(out, [](const auto& entry) { return !entry.second.const_view().given(); });
+  return out;
+}
+
+RecurrentResult blank_result(const RecurrentProblem& p, const RecurrentPlan& plan) {
+  const RecurrentDescription& d = p.description;
+  const std::int64_t directions = d.directions();
+  const std::vector<std::int64_t> state{directions, p.sizes.batch, d.hidden};
+  RecurrentResult r;
+  r.y = p.blank(d.dtype, {p.sizes.steps, p.sizes.batch, directions * d.hidden});
+  r.hn = p.blank(d.dtype, state), r.cn = p.blank(d.dtype, state);
+  r.reserve = Scratch(plan.reserve_bytes()), r.workspace = Scratch(plan.workspace_bytes());
+  if (!d.training) return r;
+  r.dx = p.blank(d.dtype, {p.sizes.steps, p.sizes.batch, d.inputs});
+  r.dh0 = p.blank(d.dtype, state), r.dc0 = p.blank(d.dtype, state);
+  for (const HostWeights& w : p.weights) {
+    HostWeights g{p.blank(d.dtype, {4 * d.hidden, d.inputs}), p.blank(d.dtype, {4 * d.hidden, d.hidden}), {}, {}};
+    if (w.b_ih.const_view().given()) g.b_ih = HostTensor(d.dtype, {4 * d.hidden}), g.b_hh = HostTensor(d.dtype, {4 * d.hidden});
+    r.dweights.push_back(g);
+  }
+  return r;
+}
+
+RecurrentForward forward_tensors(const RecurrentProblem& p, const RecurrentResult& r,
+                                 const std::vector<RecurrentWeights>& weights) {
+  RecurrentForward t{.x = p.x, .h0 = p.h0, .c0 = p.c0, .weights = weights, .y = r.y, .hn = r.hn, .cn = r.cn};
+  if (p.description.training) t.reserve = TensorView(r.reserve.data(), DType::u8, {static_cast<std::int64_t>(r.reserve.bytes())});
+  if (p.description.lengths) t.lengths = p.lengths;
+  return t;
+}
+
+RecurrentBackward backward_tensors(const RecurrentProblem& p, const RecurrentResult& r,
+                                   const std::vector<RecurrentWeights>& weights,
+                                   const std::vector<RecurrentWeightGradients>& gradients) {
+  RecurrentBackward t{.x = p.x, .h0 = p.h0, .c0 = p.c0, .weights = weights, .y = r.y};
+  t.reserve = ConstTensorView(r.reserve.data(), DType::u8, {static_cast<std::int64_t>(r.reserve.bytes())});
+  if (p.description.lengths) t.lengths = p.lengths;
+  t.dy = p.dy, t.dhn = p.dhn, t.dcn = p.dcn;
+  t.dx = r.dx, t.dh0 = r.dh0, t.dc0 = r.dc0;
+  t.dweights = gradients;
+  return t;
+}
+
+RecurrentResult run(const RecurrentProblem& p, const PlanOptions& options, const RecurrentRun& how) {
+  const RecurrentPlan plan(p.description, p.sizes, Device::cpu(), options);
+  RecurrentResult r = blank_result(p, plan);
+  std::vector<RecurrentWeights> weights = p.weight_views();
+  if (how.packed) {
+    r.packed_bytes = Scratch(plan.packed_bytes());
+    r.packed.bytes = TensorView(r.packed_bytes.data(), DType::u8, {static_cast<std::int64_t>(r.packed_bytes.bytes())});
+    plan.pack(weights, r.packed);
+    for (RecurrentWeights& w : weights) w.w_ih = {}, w.w_hh = {};
+  }
+  RecurrentForward forward = forward_tensors(p, r, weights);
+  if (how.packed) forward.packed = &r.packed;
+  plan.forward(forward, {r.workspace.data(), r.workspace.bytes()});
+  if (how.backward && p.description.training) {
+    const Scratch fresh(plan.workspace_bytes());  // backward finds nothing in its workspace
+    const auto gradients = gradient_views(r);
+    RecurrentBackward backward = backward_tensors(p, r, weights, gradients);
+    if (how.packed) backward.packed = &r.packed;
+    plan.backward(backward, {fresh.data(), fresh.bytes()});
+    r.guards = fresh.guards_intact();
+  }
+  r.guards = r.guards && r.reserve.guards_intact() && r.workspace.guards_intact() && r.packed_bytes.guards_intact();
+  for (const auto& [name, tensor] : r.outputs()) r.guards = r.guards && tensor.guards_intact();
+  return r;
+}
+
+}  // namespace everglow::test

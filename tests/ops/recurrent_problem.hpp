@@ -1,0 +1,60 @@
+// One recurrent problem of the tests: all tensors of a case, poisoned where nothing may be read, and the outputs of a run.
+#pragma once
+
+#include "cases/case.hpp"
+#include "support/tensor.hpp"
+
+#include <everglow/recurrent.hpp>
+
+#include <string>
+#include <vector>
+
+namespace everglow::test {
+
+struct HostWeights {
+  HostTensor w_ih, w_hh, b_ih, b_hh;
+};
+
+/// Names of a case: cell, steps, batch, inputs, hidden, bidirectional, dtype, training (1), bias (1), states (0: no h0, c0, dhn,
+/// dcn), lengths (random, full, zero; by default none), dense (0: rows of every tensor lie apart).
+struct RecurrentProblem {
+  RecurrentDescription description;
+  RecurrentSizes sizes;
+  bool states = true, dense = false;
+  HostTensor x, h0, c0, lengths, dy, dhn, dcn;
+  std::vector<HostWeights> weights;
+
+  explicit RecurrentProblem(const cases::Case& c);
+  /// The same values in another type; padding of x and dy is NaN again.
+  RecurrentProblem as(DType dtype) const;
+  std::int64_t length(std::int64_t row) const;
+  std::vector<RecurrentWeights> weight_views() const;
+  HostTensor blank(DType dtype, std::vector<std::int64_t> shape) const;  // rows apart where `dense` is false
+};
+
+struct RecurrentResult {
+  HostTensor y, hn, cn, dx, dh0, dc0;
+  std::vector<HostWeights> dweights;
+  Scratch reserve{0}, workspace{0}, packed_bytes{0};
+  PackedWeights packed;
+  bool guards = true;  // nothing outside the outputs was touched
+
+  /// Names and tensors of everything that forward and backward wrote.
+  std::vector<std::pair<std::string, HostTensor>> outputs() const;
+};
+
+struct RecurrentRun {
+  bool packed = false;
+  bool backward = true;
+};
+RecurrentResult run(const RecurrentProblem& problem, const PlanOptions& options, const RecurrentRun& how = {});
+/// Forward into a result made by `blank_result`; apart from run so that tests can repeat a part.
+RecurrentResult blank_result(const RecurrentProblem& problem, const RecurrentPlan& plan);
+RecurrentForward forward_tensors(const RecurrentProblem& problem, const RecurrentResult& result,
+                                 const std::vector<RecurrentWeights>& weights);
+RecurrentBackward backward_tensors(const RecurrentProblem& problem, const RecurrentResult& result,
+                                   const std::vector<RecurrentWeights>& weights,
+                                   const std::vector<RecurrentWeightGradients>& gradients);
+std::vector<RecurrentWeightGradients> gradient_views(const RecurrentResult& result);
+
+}  // namespace everglow::test
