@@ -1,16 +1,18 @@
 // The attention rows, in order of preference.
 #include "ops/tables.hpp"
+#include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
+constexpr const AttentionRow* cpu_rows[] = {&reference::attention};
 constexpr const AttentionRow* cuda_rows[] = {&not_built_cuda<AttentionRow, AttentionQuery>};
 
 }  // namespace
 
 std::span<const AttentionRow* const> attention_table(DeviceKind kind) {
   if (kind == DeviceKind::cuda) return cuda_rows;
-  return {};
+  return cpu_rows;
 }
 
 }  // namespace everglow

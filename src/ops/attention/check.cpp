@@ -1,0 +1,205 @@
+// Arguments of the attention layer.
+#include "ops/attention/check.hpp"
+
+#include "core/attention_mask.hpp"
+#include "core/check.hpp"
+
+#include <cmath>
+#include <limits>
+
+namespace everglow::attention {
+namespace {
+
+constexpr std::string_view plan_name = "attention.plan";
+
+void require_at_least(std::string_view argument, std::int64_t value, std::int64_t least) {
+  require(value >= least, ErrorCode::invalid_argument, plan_name, argument, ": expected ", least, " or more, got ", value);
+}
+
+void check_sizes(const AttentionQuery& query) {
+  const AttentionSizes& s = query.sizes;
+  require_at_least("batch", s.batch, 0);
+  require_at_least("queries", s.queries, 0);
+  require_at_least("keys", s.keys, 0);
+  require_at_least("total_queries", s.total_queries, 0);
+  require_at_least("total_keys", s.total_keys, 0);
+  require(query.description.packed || (s.total_queries == 0 && s.total_keys == 0), ErrorCode::invalid_argument, plan_name,
+          "total_queries and total_keys: expected 0 where the batch is not packed, got ", s.total_queries, " and ", s.total_keys);
+}
+
+}  // namespace
+
+AttentionDescription check(const AttentionQuery& query) {
+  AttentionDescription d = query.description;
+  require(d.dtype <= DType::f64, ErrorCode::type_mismatch, plan_name, "dtype: expected f32, f16, bf16 or f64, got ", name(d.dtype));
+  require_at_least("heads", d.heads, 1);
+  require_at_least("kv_heads", d.kv_heads, 0);
+  if (d.kv_heads == 0) d.kv_heads = d.heads;
+  require(d.heads % d.kv_heads == 0, ErrorCode::invalid_argument, plan_name, "kv_heads: expected a divisor of ", d.heads, " heads, got ",
+          d.kv_heads);
+  require_at_least("head_dim", d.head_dim, 1);
+  require_at_least("value_dim", d.value_dim, 0);
+  if (d.value_dim == 0) d.value_dim = d.head_dim;
+  require(std::isfinite(d.scale), ErrorCode::invalid_argument, plan_name, "scale: expected a finite number, got ", d.scale);
+  if (d.scale == 0) d.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d.head_dim)));
+  require(std::isfinite(d.softcap) && d.softcap >= 0, ErrorCode::invalid_argument, plan_name,
+          "softcap: expected 0 or a positive number, got ", d.softcap);
+  require(d.dropout >= 0 && d.dropout < 1, ErrorCode::invalid_argument, plan_name, "dropout: expected 0 or more and less than 1, got ",
+          d.dropout);
+  require_at_least("window_left", d.window_left, -1);
+  require_at_least("window_right", d.window_right, -1);
+  check_sizes(query);
+  return d;
+}
+
+namespace {
+
+/// Heads that lie side by side count as one last dimension, so that q, k and v in one matrix are seen to be apart.
+ConstTensorView side_by_side(const ConstTensorView& view) {
+  if (view.rank != 4 || (view.shape[2] > 1 && view.strides[2] != view.shape[3])) return view;
+  ConstTensorView out = view;
+  out.rank = 3;
+  out.shape[2] = view.shape[2] * view.shape[3];
+  out.strides[2] = 1;
+  return out;
+}
+
+struct Named {
+  std::string_view name;
+  ConstTensorView view;
+};
+
+/// What is written shares no memory with itself, with what is read, or with anything else that is written.
+void check_written(std::string_view where, std::span<const Named> written, std::span<const Named> given) {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    require_no_self_overlap(where, written[i].name, written[i].view);
+    const ConstTensorView a = side_by_side(written[i].view);
+    for (const Named& other : given) require_apart(where, written[i].name, a, other.name, side_by_side(other.view));
+    for (std::size_t j = i + 1; j < written.size(); ++j)
+      require_apart(where, written[i].name, a, written[j].name, side_by_side(written[j].view));
+  }
+}
+
+void check_lengths(std::string_view where, std::string_view argument, const ConstTensorView& lengths, std::int64_t limit) {
+  for (std::int64_t b = 0; b < lengths.size(0); ++b) {
+    const std::int64_t length = length_at(lengths, b, 0);
+    require(length >= 0 && length <= limit, ErrorCode::invalid_argument, where, argument, ": expected 0 to ", limit, " in row ", b, ", got ",
+            length);
+  }
+}
+
+/// A view that the description does not announce must not come.
+void require_absent(std::string_view where, std::string_view argument, const ConstTensorView& view) {
+  require(!view.given(), ErrorCode::invalid_argument, where, argument, ": expected none, since the description has no ", argument, ", got ",
+          to_string(view));
+}
+
+/// What forward and backward have in common. `Tensors` is an AttentionForward or an AttentionBackward.
+template <class Tensors>
+class Checks {
+ public:
+  Checks(std::string_view where, const AttentionQuery& query, const Tensors& tensors) : where_(where), query_(query), t_(tensors) {}
+
+  void inputs() {
+    const AttentionDescription& d = query_.description;
+    tensor("q", t_.q, {-1, -1, d.heads, d.head_dim});
+    tensor("k", t_.k, {t_.q.size(0), -1, d.kv_heads, d.head_dim});
+    batch = t_.q.size(0), queries = t_.q.size(1), keys = t_.k.size(1);
+    tensor("v", t_.v, {batch, keys, d.kv_heads, d.value_dim});
+    at_most("q", "batch rows", batch, query_.sizes.batch);
+    at_most("q", "queries", queries, query_.sizes.queries);
+    at_most("k", "keys", keys, query_.sizes.keys);
+    lengths("query_lengths", d.query_lengths, t_.query_lengths, queries);
+    lengths("key_lengths", d.key_lengths, t_.key_lengths, keys);
+    if (!d.packed) require_absent(where_, "cu_queries", t_.cu_queries), require_absent(where_, "cu_keys", t_.cu_keys);
+    slopes();
+    bias("bias", t_.bias, d.bias);
+    require_optional(where_, "status", t_.status, {1}, DType::i32, query_.device.device);
+  }
+
+  void tensor(std::string_view argument, const ConstTensorView& view, std::initializer_list<std::int64_t> shape) const {
+    require_tensor(where_, argument, view, shape, query_.description.dtype, query_.device.device);
+    require_unit_stride(where_, argument, view);
+  }
+  void optional(std::string_view argument, const ConstTensorView& view, std::initializer_list<std::int64_t> shape) const {
+    if (view.given()) tensor(argument, view, shape);
+  }
+  /// LSE and its gradient are f32, and f64 beside f64.
+  void statistic(std::string_view argument, const ConstTensorView& view) const {
+    const DType dtype = query_.description.dtype == DType::f64 ? DType::f64 : DType::f32;
+    require_tensor(where_, argument, view, {batch, query_.description.heads, queries}, dtype, query_.device.device);
+  }
+  void bias(std::string_view argument, const ConstTensorView& view, bool described) const {
+    if (!described) return require_absent(where_, argument, view);
+    const std::int64_t rows = view.rank == 4 && view.size(0) == 1 ? 1 : batch;
+    const std::int64_t heads = view.rank == 4 && view.size(1) == 1 ? 1 : query_.description.heads;
+    require_tensor(where_, argument, view, {rows, heads, queries, keys}, query_.description.dtype, query_.device.device);
+  }
+
+  std::int64_t batch = 0, queries = 0, keys = 0;
+
+ private:
+  void at_most(std::string_view argument, std::string_view what, std::int64_t came, std::int64_t limit) const {
+    require(came <= limit, ErrorCode::invalid_argument, where_, argument, ": expected at most ", limit, ' ', what, ", got ", came);
+  }
+  void lengths(std::string_view argument, bool described, const ConstTensorView& view, std::int64_t limit) const {
+    if (!described) return require_absent(where_, argument, view);
+    require_tensor(where_, argument, view, {batch}, DType::i32, query_.device.device);
+    if (query_.device.device.kind == DeviceKind::cpu) check_lengths(where_, argument, view, limit);
+  }
+  void slopes() const {
+    const AttentionDescription& d = query_.description;
+    if (!d.alibi) return require_absent(where_, "alibi_slopes", t_.alibi_slopes);
+    if (t_.alibi_slopes.rank == 1)
+      require_tensor(where_, "alibi_slopes", t_.alibi_slopes, {d.heads}, DType::f32, query_.device.device);
+    else
+      require_tensor(where_, "alibi_slopes", t_.alibi_slopes, {batch, d.heads}, DType::f32, query_.device.device);
+  }
+
+  std::string_view where_;
+  const AttentionQuery& query_;
+  const Tensors& t_;
+};
+
+}  // namespace
+
+void check(const AttentionQuery& query, const AttentionForward& t) {
+  constexpr std::string_view where = "attention.forward";
+  const AttentionDescription& d = query.description;
+  Checks<AttentionForward> checks(where, query, t);
+  checks.inputs();
+  checks.tensor("o", t.o, {checks.batch, checks.queries, d.heads, d.value_dim});
+  if (d.training || t.lse.given()) checks.statistic("lse", t.lse);
+  const Named written[] = {{"o", t.o}, {"lse", t.lse}};
+  const Named given[] = {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"query_lengths", t.query_lengths}, {"key_lengths", t.key_lengths},
+                         {"alibi_slopes", t.alibi_slopes}, {"bias", t.bias}};
+  check_written(where, written, given);
+}
+
+void check(const AttentionQuery& query, const AttentionBackward& t) {
+  constexpr std::string_view where = "attention.backward";
+  const AttentionDescription& d = query.description;
+  require(d.training, ErrorCode::invalid_argument, where, "plan: expected a description with training, got one without");
+  Checks<AttentionBackward> checks(where, query, t);
+  checks.inputs();
+  const std::int64_t b = checks.batch, sq = checks.queries, sk = checks.keys;
+  checks.tensor("o", t.o, {b, sq, d.heads, d.value_dim});
+  checks.statistic("lse", t.lse);
+  checks.optional("d_o", t.d_o, {b, sq, d.heads, d.value_dim});
+  if (t.dlse.given()) checks.statistic("dlse", t.dlse);
+  checks.optional("dq", t.dq, {b, sq, d.heads, d.head_dim});
+  checks.optional("dk", t.dk, {b, sk, d.kv_heads, d.head_dim});
+  checks.optional("dv", t.dv, {b, sk, d.kv_heads, d.value_dim});
+  if (t.dbias.given()) {
+    checks.bias("dbias", t.dbias, d.bias);
+    require(t.dbias.size(0) == t.bias.size(0) && t.dbias.size(1) == t.bias.size(1), ErrorCode::invalid_argument, where,
+            "dbias: expected the shape of bias, got ", to_string(t.dbias));
+  }
+  const Named written[] = {{"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}, {"dbias", t.dbias}};
+  const Named given[] = {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"o", t.o}, {"lse", t.lse}, {"d_o", t.d_o}, {"dlse", t.dlse},
+                         {"query_lengths", t.query_lengths}, {"key_lengths", t.key_lengths}, {"alibi_slopes", t.alibi_slopes},
+                         {"bias", t.bias}};
+  check_written(where, written, given);
+}
+
+}  // namespace everglow::attention

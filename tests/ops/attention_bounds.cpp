@@ -1,0 +1,123 @@
+// Bounds on the error of an attention run in f32 arithmetic, to first order in the unit roundoff u, from the magnitudes of the
+// case itself: nothing here is fitted to what a kernel gives.
+#include "ops/attention_problem.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace everglow::test {
+namespace {
+
+/// Where the elements of one case lie.
+struct Places {
+  std::int64_t sq, sk, hq, hk, d, dv;
+  std::size_t query(std::int64_t b, std::int64_t i, std::int64_t h) const { return static_cast<std::size_t>((b * sq + i) * hq + h); }
+  std::size_t key(std::int64_t b, std::int64_t j, std::int64_t h) const {
+    return static_cast<std::size_t>((b * sk + j) * hk + h * hk / hq);
+  }
+  std::size_t statistic(std::int64_t b, std::int64_t h, std::int64_t i) const { return static_cast<std::size_t>((b * hq + h) * sq + i); }
+};
+
+double magnitude(const Values& a, std::size_t a_row, const Values& b, std::size_t b_row, std::int64_t n) {
+  double sum = 0;
+  for (std::size_t e = 0; e < static_cast<std::size_t>(n); ++e) {
+    const double term = std::fabs(a[a_row * static_cast<std::size_t>(n) + e] * b[b_row * static_cast<std::size_t>(n) + e]);
+    sum += std::isnan(term) ? 0 : term;  // padding
+  }
+  return sum;
+}
+
+void add(Values& out, std::size_t row, const Values& x, std::size_t x_row, std::int64_t n, double factor) {
+  if (factor == 0) return;
+  for (std::size_t e = 0; e < static_cast<std::size_t>(n); ++e)
+    out[row * static_cast<std::size_t>(n) + e] += factor * std::fabs(x[x_row * static_cast<std::size_t>(n) + e]);
+}
+
+/// P itself: attention with the identity as values.
+Values probabilities(AttentionDescription d, const AttentionSizes& s, AttentionInputs in, std::int64_t kv_heads) {
+  d.dtype = DType::f64, d.value_dim = s.keys, d.dropout = 0;
+  in.v.assign(static_cast<std::size_t>(s.batch * s.keys * kv_heads * s.keys), 0.0);
+  for (std::int64_t b = 0; b < s.batch; ++b)
+    for (std::int64_t j = 0; j < s.keys; ++j)
+      for (std::int64_t h = 0; h < kv_heads; ++h) in.v[static_cast<std::size_t>(((b * s.keys + j) * kv_heads + h) * s.keys + j)] = 1;
+  in.d_o.clear();
+  return run_attention(d, s, in, {.options = {.force = "reference.attention"}, .backward = false}).o;
+}
+
+/// One query's part. Names as in Dao's paper: S = scale q·k, P, dP = do·v, delta = Σ do o, dS = P (dP - delta + dlse).
+struct QueryBounds {
+  const AttentionDescription& d;
+  const AttentionInputs& in;
+  const AttentionResults& exact;
+  const Places& at;
+  const Values& p;  // [B, Sq, Hq, Sk]
+  double u, storage, keep;  // keep = 1 / (1 - dropout)
+
+  /// Roundings of a probability relative to itself: the score (D + 2 roundings of Σ|q k|), the exponential (4, and |S - max| of the
+  /// shift), a rescale a block of at least 16 keys (5, and in all |S - max| of the shifts), and the sum of Sk terms.
+  double relative(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    double top = 0;
+    for (std::int64_t j = 0; j < at.sk; ++j)
+      if (p[at.query(b, i, h) * static_cast<std::size_t>(at.sk) + static_cast<std::size_t>(j)] > 0)
+        top = std::max(top, magnitude(in.q, at.query(b, i, h), in.k, at.key(b, j, h), at.d));
+    const double score = top * std::fabs(d.scale != 0 ? static_cast<double>(d.scale) : 1 / std::sqrt(static_cast<double>(at.d)));
+    const auto sk = static_cast<double>(at.sk);
+    return u * (score * (static_cast<double>(at.d) + 2 + 2 * 2) + 16 + 5 * (sk / 16 + 1) + sk);
+  }
+
+  void accumulate(AttentionResults& out, std::int64_t b, std::int64_t h, std::int64_t i, double scale) const {
+    const std::size_t row = at.query(b, i, h), cell = at.statistic(b, h, i);
+    const double r = relative(b, h, i), lse = std::isfinite(exact.lse[cell]) ? std::fabs(exact.lse[cell]) : 0;
+    out.lse[cell] = r + 2 * u * lse;
+    for (std::int64_t j = 0; j < at.sk; ++j) add(out.o, row, in.v, at.key(b, j, h), at.dv, 2 * r * keep * probability(row, j));
+    add(out.o, row, exact.o, row, at.dv, storage);
+    const double mean = magnitude(in.d_o, row, exact.o, row, at.dv);
+    const double e_delta = (static_cast<double>(at.dv) + 1) * u * mean + magnitude(in.d_o, row, out.o, row, at.dv);
+    const double e_p = r + out.lse[cell] + 8 * u;  // relative, of exp(S - lse)
+    const double outer = mean + std::fabs(in.dlse[cell]);
+    const double terms_k = static_cast<double>(at.sk) + 2, terms_q = static_cast<double>(at.sq * at.hq / at.hk) + 2;
+    for (std::int64_t j = 0; j < at.sk; ++j) {
+      const double weight = probability(row, j);
+      if (weight == 0) continue;
+      const std::size_t key = at.key(b, j, h);
+      const double dp = keep * magnitude(in.d_o, row, in.v, key, at.dv), size = weight * (dp + outer);
+      const double e_ds = e_p * size + weight * ((static_cast<double>(at.dv) + 2) * u * dp + e_delta) + 3 * u * size;
+      add(out.dq, row, in.k, key, at.d, scale * (e_ds + terms_k * u * size));
+      add(out.dk, key, in.q, row, at.d, scale * (e_ds + terms_q * u * size));
+      add(out.dv, key, in.d_o, row, at.dv, weight * keep * (e_p + terms_q * u));
+      if (!out.dbias.empty())
+        out.dbias[static_cast<std::size_t>(((in.bias_broadcast ? 0 : b * at.hq + h) * at.sq + i) * at.sk + j)] += e_ds + terms_q * u * size;
+    }
+  }
+
+  double probability(std::size_t row, std::int64_t j) const { return p[row * static_cast<std::size_t>(at.sk) + static_cast<std::size_t>(j)]; }
+};
+
+}  // namespace
+
+AttentionResults attention_bounds(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,
+                                  const AttentionResults& exact) {
+  const std::int64_t kv = d.kv_heads == 0 ? d.heads : d.kv_heads;
+  const Places at{s.queries, s.keys, d.heads, kv, d.head_dim, d.value_dim == 0 ? d.head_dim : d.value_dim};
+  AttentionResults out;
+  out.o.assign(exact.o.size(), 0.0), out.lse.assign(exact.lse.size(), 0.0), out.dq.assign(exact.dq.size(), 0.0);
+  out.dk.assign(exact.dk.size(), 0.0), out.dv.assign(exact.dv.size(), 0.0), out.dbias.assign(exact.dbias.size(), 0.0);
+  const double u = unit_roundoff(d.dtype == DType::f64 ? DType::f64 : DType::f32), storage = unit_roundoff(d.dtype);
+  const double scale = std::fabs(d.scale != 0 ? static_cast<double>(d.scale) : 1 / std::sqrt(static_cast<double>(d.head_dim)));
+  if (s.keys > 0) {
+    const Values p = probabilities(d, s, in, kv);
+    const QueryBounds query{d, in, exact, at, p, u, storage, 1 / (1 - static_cast<double>(d.dropout))};
+    for (std::int64_t b = 0; b < s.batch; ++b)
+      for (std::int64_t h = 0; h < d.heads; ++h)
+        for (std::int64_t i = 0; i < s.queries; ++i) query.accumulate(out, b, h, i, scale);
+  }
+  // The result's own rounding, one per cent for the terms of second order, and what underflows in an exponential.
+  const auto finish = [&](Values& bound, const Values& value, double roundoff) {
+    for (std::size_t i = 0; i < bound.size(); ++i) bound[i] = 1.01 * bound[i] + roundoff * std::fabs(std::isfinite(value[i]) ? value[i] : 0) + 1e-30;
+  };
+  finish(out.o, exact.o, 0), finish(out.lse, exact.lse, 0), finish(out.dq, exact.dq, storage), finish(out.dk, exact.dk, storage);
+  finish(out.dv, exact.dv, storage), finish(out.dbias, exact.dbias, storage);
+  return out;
+}
+
+}  // namespace everglow::test

@@ -1,0 +1,43 @@
+// The tensors of one attention case in the memory of a test, its run on a row, and derived bounds on the errors of that run.
+#pragma once
+
+#include "cases/case.hpp"
+#include "support/tensor.hpp"
+
+#include <everglow/attention.hpp>
+
+#include <string>
+#include <vector>
+
+namespace everglow::test {
+
+using Values = std::vector<double>;
+
+AttentionDescription attention_description(const cases::Case& c);
+AttentionSizes attention_sizes(const cases::Case& c);
+
+/// Inputs in logical order, rounded to the description's dtype. Rows past a length are NaN.
+struct AttentionInputs {
+  Values q, k, v, d_o, dlse, bias, slopes, query_lengths, key_lengths;
+  bool bias_broadcast = false;  // bias [1, 1, Sq, Sk] instead of [B, Hq, Sq, Sk]
+  std::uint64_t seed = 11, offset = 5;
+};
+AttentionInputs attention_inputs(const AttentionDescription& d, const AttentionSizes& s, const cases::Case& c);
+
+struct AttentionResults {
+  Values o, lse, dq, dk, dv, dbias;
+};
+
+struct AttentionRun {
+  PlanOptions options{};
+  bool steps_first = false;  // memory is [S, B, H, D], the views are permuted
+  bool backward = true;
+};
+/// Runs with poisoned outputs and a workspace of exactly the bytes asked for; reports touched guards as test failures.
+AttentionResults run_attention(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in, const AttentionRun& run);
+
+/// Bounds on |f32 (or 16-bit) run - f64 run|, element by element, in the shape of the results. See the comments inside.
+AttentionResults attention_bounds(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,
+                                  const AttentionResults& exact);
+
+}  // namespace everglow::test
