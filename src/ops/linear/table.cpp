@@ -1,16 +1,18 @@
 // The linear rows, in order of preference.
 #include "ops/tables.hpp"
+#include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
+constexpr const LinearRow* cpu_rows[] = {&reference::linear};
 constexpr const LinearRow* cuda_rows[] = {&not_built_cuda<LinearRow, LinearQuery>};
 
 }  // namespace
 
 std::span<const LinearRow* const> linear_table(DeviceKind kind) {
   if (kind == DeviceKind::cuda) return cuda_rows;
-  return {};
+  return cpu_rows;
 }
 
 }  // namespace everglow

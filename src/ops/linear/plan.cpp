@@ -1,0 +1,94 @@
+// Chooses the row of a linear layer, explains the choice and its products, packs weights, and runs the row on checked tensors.
+#include "core/check.hpp"
+#include "ops/linear/check.hpp"
+#include "ops/tables.hpp"
+
+#include <algorithm>
+
+
+namespace everglow {
+
+struct LinearPlan::Impl {
+  LinearQuery query;
+  Explanation explanation;
+  const LinearRow* row = nullptr;
+  Footprint footprint;
+  linear::Packing packing;
+};
+
+namespace {
+
+/// FNV-1a over a text that holds everything the packed form depends on. 0 stays free for "never packed".
+std::uint64_t packing_key(const LinearQuery& query, std::string_view row) {
+  const auto& d = query.description;
+  const std::string identity =
+      text("linear ", d.inputs, ' ', d.outputs, ' ', name(d.dtype), ' ', static_cast<int>(d.layout), ' ', static_cast<int>(d.activation),
+           ' ', d.training, ' ', query.device.name, ' ', name(query.isa), ' ', row);
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const char c : identity) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return hash == 0 ? 1 : hash;
+}
+
+/// The products in the column-major view. With weights stored [inputs, outputs], m and n of the weight gradient change places.
+std::vector<ExplanationGemm> products(const LinearQuery& query) {
+  const auto& d = query.description;
+  const std::int64_t batch = query.sizes.batch;
+  std::vector<ExplanationGemm> out{{"forward", "linear", d.outputs, batch, d.inputs}};
+  if (!d.training) return out;
+  out.push_back({"activation_gradient", "linear", d.inputs, batch, d.outputs});
+  if (d.layout == LinearLayout::outputs_inputs) out.push_back({"weight_gradient", "linear", d.inputs, d.outputs, batch});
+  else out.push_back({"weight_gradient", "linear", d.outputs, d.inputs, batch});
+  return out;
+}
+
+}  // namespace
+
+LinearPlan::LinearPlan(const LinearDescription& description, const LinearSizes& sizes, const DeviceDescription& device,
+                       const PlanOptions& options) {
+  auto impl = std::make_shared<Impl>(
+      Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}, .packing = {}});
+  linear::check(impl->query);
+  const auto choice = choose("linear", linear_table(device.device.kind), impl->query);
+  impl->row = choice.row;
+  impl->footprint = choice.row->footprint(impl->query);
+  impl->packing = {impl->footprint.packed, packing_key(impl->query, choice.row->name)};
+  impl->explanation = explain_choice("linear", choice, impl->query, description.dtype);
+  impl->explanation.gemms = products(impl->query);
+  impl_ = std::move(impl);
+}
+
+const Explanation& LinearPlan::explain() const noexcept { return impl_->explanation; }
+std::size_t LinearPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
+std::size_t LinearPlan::packed_bytes() const noexcept { return impl_->footprint.packed; }
+
+std::int64_t LinearPlan::preferred_stride(std::int64_t columns) const noexcept {
+  constexpr std::int64_t line = 64, page_part = 2048;  // bytes
+  const auto size = static_cast<std::int64_t>(size_of(impl_->query.description.dtype));
+  std::int64_t bytes = (std::max<std::int64_t>(columns, 0) * size + line - 1) / line * line;
+  // Rows a multiple of 2 KiB apart fall into the same few sets of an L1 cache, where a column of a tile would evict itself.
+  if (impl_->query.device.device.kind == DeviceKind::cpu && bytes > 0 && bytes % page_part == 0) bytes += line;
+  return bytes / size;
+}
+
+void LinearPlan::pack(const ConstTensorView& weight, PackedWeights& packed, const Stream& stream) const {
+  require_present("linear.pack", impl_->query.device);
+  linear::check(impl_->query, weight, packed, impl_->packing);
+  impl_->row->pack(impl_->query, weight, packed.bytes.data, stream);
+  packed.key = impl_->packing.key;
+}
+
+void LinearPlan::forward(const LinearForward& tensors, const Workspace& workspace, const Stream& stream) const {
+  require_present("linear.forward", impl_->query.device);
+  const LinearForward checked = linear::check(impl_->query, tensors, impl_->packing);
+  require_workspace("linear.forward", workspace, impl_->footprint.workspace);
+  impl_->row->forward(impl_->query, checked, workspace.data, stream);
+}
+
+void LinearPlan::backward(const LinearBackward& tensors, const Workspace& workspace, const Stream& stream) const {
+  require_present("linear.backward", impl_->query.device);
+  const LinearBackward checked = linear::check(impl_->query, tensors, impl_->packing);
+  require_workspace("linear.backward", workspace, impl_->footprint.workspace);
+  impl_->row->backward(impl_->query, checked, workspace.data, stream);
+}
+
+}  // namespace everglow
