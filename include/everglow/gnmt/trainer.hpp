@@ -46,17 +46,30 @@ struct Progress {
 struct TrainData {
   std::vector<Pair> train, valid, test;
 };
+/// Fills the parts that are wanted from the training pairs, by the hash of the source side (1 % each), and takes them out of training.
+TrainData split_by_hash(std::vector<Pair> pairs, bool valid, bool test);
+/// Numbers of the built-in corpus as words: a random choice by `seed` of each part, and all training numbers below 1000.
+struct NumberSample {
+  std::int64_t train = 60'000, valid = 500, test = 500;
+  std::uint64_t seed = 1;
+};
+TrainData sample_numbers(const NumberSample& sample);
 
 struct TrainResult {
   std::int64_t steps = 0, epochs = 0;
   double seconds = 0;
   std::int64_t tokens = 0;         ///< source + target tokens trained on
-  double test_bleu = 0, test_exact = 0;
+  bool interrupted = false;        ///< `stop` ended the run: no test was made, the next call goes on
+  double test_bleu = 0, test_exact = 0;  ///< 13a; per cent
   std::int64_t test_lines = 0;
+  std::vector<LayerChoice> choices;  ///< what each layer of the model ran
 };
 
 /// Trains (or resumes), calls `report` about once a second and after each validation, and scores the best checkpoint on the test part.
-/// `stop` is asked before each step; true saves and ends the run as an interrupt does.
+/// `stop` is asked before each step; true saves and ends the run as an interrupt does. A run that goes on gives the same bits as one that
+/// was never interrupted; what would change the model or the order of the batches (layers, hidden, vocabulary, batch_tokens, max_words,
+/// seed, training text) must be what the checkpoint has, or an Error(invalid_argument) names it. A longer run is allowed. `best` is the
+/// checkpoint of the highest BLEU, or with until_exact of the most exact lines. Throws Error(invalid_argument) where the loss diverges.
 TrainResult train(const TrainOptions& options, const TrainData& data, const std::function<void(const Progress&)>& report,
                   const std::function<bool()>& stop = {});
 
