@@ -7,6 +7,7 @@ install(EXPORT everglow-targets NAMESPACE everglow:: DESTINATION ${everglow_pack
 if(TARGET everglow_gnmt)
   install(TARGETS everglow_gnmt EXPORT everglow-gnmt-targets FILE_SET HEADERS)
   install(EXPORT everglow-gnmt-targets NAMESPACE everglow:: DESTINATION ${everglow_package_dir})
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/EverglowText.cmake DESTINATION ${everglow_package_dir})
 endif()
 if(TARGET everglow_tool)
   install(TARGETS everglow_tool)
