@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <ostream>
 #include <set>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ struct Case {
   bool flag(std::string_view key, bool otherwise = false) const;  // 0 or 1
 };
 
+/// GoogleTest shows the line of a case that failed.
+inline void PrintTo(const Case& c, std::ostream* out) { *out << c.line; }
 /// Throws std::invalid_argument for a line that is not of the form.
 Case parse(std::string_view line);
 /// All embedded cases of a layer, in the order of the files.
