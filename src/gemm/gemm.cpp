@@ -1,38 +1,35 @@
-// Plain loops behind the interface of gemm.hpp.
+// Chooses who multiplies: oneDNN for products that are worth its call, else our micro-kernel.
 #include "gemm/gemm.hpp"
 
+#include "core/parallel.hpp"
+#include "gemm/onednn.hpp"
+#include "gemm/packed.hpp"
+
 namespace everglow {
+namespace {
 
-bool has_onednn() { return false; }
+/// Below this many multiply-adds a primitive's look-up and call cost as much as the product.
+constexpr double library_pays = 1 << 18;
 
-void gemm(const Gemm& p, const GemmContext&) {
-  for (std::int64_t i = 0; i < p.m; ++i)
-    for (std::int64_t j = 0; j < p.n; ++j) {
-      float sum = 0;
-      for (std::int64_t l = 0; l < p.k; ++l)
-        sum += p.a[p.transpose_a ? l * p.lda + i : i * p.lda + l] * p.b[p.transpose_b ? j * p.ldb + l : l * p.ldb + j];
-      if (p.bias != nullptr) sum += p.bias[j];
-      float& c = p.c[i * p.ldc + j];
-      c = p.accumulate ? c + sum : sum;
-    }
+/// An instruction set that was lowered by the user holds for all arithmetic, so it keeps oneDNN, which picks its own, away. Inside a
+/// parallel region oneDNN would run on one thread with work cut for many.
+bool library_serves(const Gemm& p, const GemmContext& context) {
+  if (!context.library || !has_onednn() || context.isa != best_isa() || omp_in_parallel() != 0) return false;
+  return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) >= library_pays && onednn_accepts(p);
 }
 
-std::size_t packed_matrix_bytes(Isa, std::int64_t k, std::int64_t n) { return static_cast<std::size_t>(k * n) * sizeof(float); }
-std::int64_t packed_panel_columns(Isa) { return 1; }
+}  // namespace
 
-void pack_matrix(Isa, bool transpose_b, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, void* packed) {
-  for (std::int64_t j = 0; j < n; ++j)
-    for (std::int64_t l = 0; l < k; ++l) static_cast<float*>(packed)[j * k + l] = b[transpose_b ? j * ldb + l : l * ldb + j];
-}
-
-void gemm_packed(Isa, std::int64_t m, std::int64_t k, std::int64_t, const float* a, std::int64_t lda, const void* packed,
-                 std::int64_t column_begin, std::int64_t column_end, float* c, std::int64_t ldc, bool accumulate) {
-  for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = column_begin; j < column_end; ++j) {
-      float sum = 0;
-      for (std::int64_t l = 0; l < k; ++l) sum += a[i * lda + l] * static_cast<const float*>(packed)[j * k + l];
-      c[i * ldc + j] = accumulate ? c[i * ldc + j] + sum : sum;
-    }
+void gemm(const Gemm& p, const GemmContext& context) {
+  if (!library_serves(p, context)) {
+    gemm_own(p, context.threads, context.isa);
+    return;
+  }
+  onednn_gemm(p, context.threads);
+  if (p.finish.run == nullptr) return;
+  const std::int64_t grain = std::max<std::int64_t>(1, 16384 / p.n);
+  parallel_ranges(context.threads, p.m, grain,
+                  [&](std::int64_t begin, std::int64_t end) { p.finish.run(p.finish.context, begin, end, 0, p.n); });
 }
 
 }  // namespace everglow

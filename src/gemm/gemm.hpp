@@ -9,6 +9,13 @@
 
 namespace everglow {
 
+/// Called for each block of C when it is complete, by the thread that made it, while it is in cache.
+struct GemmFinish {
+  void (*run)(const void* context, std::int64_t row_begin, std::int64_t row_end, std::int64_t column_begin,
+              std::int64_t column_end) = nullptr;
+  const void* context = nullptr;
+};
+
 struct Gemm {
   bool transpose_a = false;  // A is stored [k, m]
   bool transpose_b = false;  // B is stored [n, k]
@@ -21,6 +28,7 @@ struct Gemm {
   std::int64_t ldc = 0;
   const float* bias = nullptr;  // [n]
   bool accumulate = false;      // add to C
+  GemmFinish finish{};
 };
 
 struct GemmContext {

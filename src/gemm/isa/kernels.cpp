@@ -1,0 +1,190 @@
+// The micro-kernel: a tile of C in registers, one multiply-add chain an element, fed from packed panels of A and B; and the packing.
+#include "gemm/kernels.hpp"
+
+#include "core/simd.hpp"
+
+namespace everglow::EVERGLOW_ISA_NAMESPACE {
+namespace {
+
+// 14 x 2 accumulators of 32 registers leave two for B and one for A; 6 x 2 of 16 likewise.
+constexpr int max_rows = lanes == 16 ? 14 : 6;
+constexpr int panel_columns = 2 * lanes;
+
+std::int64_t row_panels(std::int64_t m) { return (m + max_rows - 1) / max_rows; }
+
+/// `rows` x (`vectors` · lanes) elements of C. More than two vectors reach into the next panels of B.
+template <int rows, int vectors>
+void tile(const PackedProduct& t, const float* a, const float* b, float* c, std::int64_t column, int columns) {
+  vfloat sum[rows][vectors];
+  const bool whole = columns == vectors * lanes;
+  const auto read = [whole, columns](const float* p, int v) {
+    const int left = columns - v * lanes;
+    return whole || left >= lanes ? load(p + v * lanes) : load_part(p + v * lanes, left > 0 ? left : 0);
+  };
+#pragma GCC unroll 16
+  for (int v = 0; v < vectors; ++v) {
+    const vfloat first = t.bias != nullptr ? read(t.bias + column, v) : splat(0.0F);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) sum[r][v] = t.load_c ? read(c + r * t.ldc, v) + first : first;
+  }
+  for (std::int64_t l = 0; l < t.k; ++l) {
+    vfloat row[vectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; ++v) row[v] = load(b + v / 2 * t.panel_stride + v % 2 * lanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+      const vfloat element = splat(a[r]);
+#pragma GCC unroll 16
+      for (int v = 0; v < vectors; ++v) sum[r][v] += element * row[v];
+    }
+    a += rows;
+    b += panel_columns;
+  }
+#pragma GCC unroll 16
+  for (int v = 0; v < vectors; ++v) {
+    const int left = columns - v * lanes;
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+      float* p = c + r * t.ldc + v * lanes;
+      if (whole || left >= lanes) store(p, sum[r][v]);
+      else if (left > 0) store_part(p, sum[r][v], left);
+    }
+  }
+}
+
+/// Turns the row count of a panel into a constant. Few rows take more columns at once, so that enough chains are in flight.
+template <int rows, int vectors>
+void tile_of(int count, const PackedProduct& t, const float* a, const float* b, float* c, std::int64_t column, int columns) {
+  if (count == rows) tile<rows, vectors>(t, a, b, c, column, columns);
+  else if constexpr (rows > 1) tile_of<rows - 1, vectors>(count, t, a, b, c, column, columns);
+}
+
+template <int rows, int vectors>
+void columns_of(const PackedProduct& t, std::int64_t column, int columns) {
+  const std::int64_t panels = row_panels(t.m);
+  const float* b = t.b + column / panel_columns * t.panel_stride;
+  for (std::int64_t i = 0; i < panels; ++i) {
+    const std::int64_t begin = t.m * i / panels, end = t.m * (i + 1) / panels;
+    tile_of<rows, vectors>(static_cast<int>(end - begin), t, t.a + begin * t.k, b, t.c + begin * t.ldc + column, column, columns);
+  }
+}
+
+void multiply(const PackedProduct& t) {
+  for (std::int64_t column = 0; column < t.n;) {
+    const std::int64_t left = t.n - column;
+    if (t.m == 1 && left >= 8 * lanes) {
+      columns_of<1, 8>(t, column, 8 * lanes);
+      column += 8 * lanes;
+    } else if (t.m <= 3 && left >= 4 * lanes) {
+      columns_of<3, 4>(t, column, 4 * lanes);
+      column += 4 * lanes;
+    } else if (left > lanes) {
+      columns_of<max_rows, 2>(t, column, static_cast<int>(left < panel_columns ? left : panel_columns));
+      column += panel_columns;
+    } else {
+      columns_of<max_rows, 1>(t, column, static_cast<int>(left));
+      column += panel_columns;
+    }
+  }
+}
+
+#if EVERGLOW_LANES == 16
+inline vfloat interleave_low(vfloat a, vfloat b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+inline vfloat interleave_high(vfloat a, vfloat b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif EVERGLOW_LANES == 8
+inline vfloat interleave_low(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+inline vfloat interleave_low(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+/// Reads `rows` rows of `count` elements each (the rest counts as zero) and turns them: vector l holds element l of every row.
+inline void load_turned(const float* from, std::int64_t stride, int rows, int count, vfloat (&out)[lanes]) {
+  for (int r = 0; r < lanes; ++r) {
+    if (r >= rows) out[r] = splat(0.0F);
+    else out[r] = count == lanes ? load(from + r * stride) : load_part(from + r * stride, count);
+  }
+  // log2(lanes) perfect shuffles of the rows are a transposition.
+#pragma GCC unroll 4
+  for (int round = 1; round < lanes; round *= 2) {
+    vfloat next[lanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < lanes / 2; ++i) {
+      next[2 * i] = interleave_low(out[i], out[i + lanes / 2]);
+      next[2 * i + 1] = interleave_high(out[i], out[i + lanes / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) out[i] = next[i];
+  }
+}
+
+int smaller(std::int64_t a, int b) { return a < b ? static_cast<int>(a) : b; }
+
+void pack_panel_rows(const float* a, std::int64_t lda, int rows, std::int64_t k, float* packed) {
+  if (rows < 4 || rows > lanes) {
+    for (std::int64_t l = 0; l < k; ++l)
+      for (int r = 0; r < rows; ++r) *packed++ = a[r * lda + l];
+    return;
+  }
+  for (std::int64_t l = 0; l < k; l += lanes) {
+    const int count = smaller(k - l, lanes);
+    vfloat turned[lanes];
+    load_turned(a + l, lda, rows, count, turned);
+    // Whole vectors are stored: what is too much is overwritten by the next store, or lies in the slack.
+    for (int i = 0; i < count; ++i) store(packed + (l + i) * rows, turned[i]);
+  }
+}
+
+void pack_panel_columns(const float* a, std::int64_t lda, int rows, std::int64_t readable, std::int64_t k, float* packed) {
+  if (readable >= lanes && rows <= lanes) {
+    for (std::int64_t l = 0; l < k; ++l) store(packed + l * rows, load(a + l * lda));
+    return;
+  }
+  for (std::int64_t l = 0; l < k; ++l)
+    for (int r = 0; r < rows; ++r) *packed++ = a[l * lda + r];
+}
+
+void pack_a(bool transpose, const float* a, std::int64_t lda, std::int64_t m, std::int64_t k, float* packed) {
+  const std::int64_t panels = row_panels(m);
+  for (std::int64_t i = 0; i < panels; ++i) {
+    const std::int64_t begin = m * i / panels;
+    const auto rows = static_cast<int>(m * (i + 1) / panels - begin);
+    if (transpose) pack_panel_columns(a + begin, lda, rows, m - begin, k, packed + begin * k);
+    else pack_panel_rows(a + begin * lda, lda, rows, k, packed + begin * k);
+  }
+}
+
+void pack_b(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed, std::int64_t panel_stride) {
+  for (std::int64_t column = 0; column < n; column += lanes) {
+    float* to = packed + column / panel_columns * panel_stride + column % panel_columns;
+    const int columns = smaller(n - column, lanes);
+    if (transpose) {
+      for (std::int64_t l = 0; l < k; l += lanes) {
+        const int count = smaller(k - l, lanes);
+        vfloat turned[lanes];
+        load_turned(b + column * ldb + l, ldb, columns, count, turned);
+        for (int i = 0; i < count; ++i) store(to + (l + i) * panel_columns, turned[i]);
+      }
+    } else if (columns == lanes) {
+      for (std::int64_t l = 0; l < k; ++l) store(to + l * panel_columns, load(b + l * ldb + column));
+    } else {
+      for (std::int64_t l = 0; l < k; ++l) store(to + l * panel_columns, load_part(b + l * ldb + column, columns));
+    }
+  }
+}
+
+}  // namespace
+
+const GemmKernels gemm_kernels{.rows = max_rows,
+                               .panel_columns = panel_columns,
+                               .slack = lanes,
+                               .pack_a = pack_a,
+                               .pack_b = pack_b,
+                               .multiply = multiply};
+
+}  // namespace everglow::EVERGLOW_ISA_NAMESPACE

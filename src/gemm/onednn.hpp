@@ -1,0 +1,12 @@
+// The oneDNN adapter, built as onednn.cpp or, without oneDNN, as onednn_absent.cpp.
+#pragma once
+
+#include "gemm/gemm.hpp"
+
+namespace everglow {
+
+/// Whether oneDNN is built and takes a product of this form (strides that do not run backwards, 32 bits of each size).
+bool onednn_accepts(const Gemm& product);
+void onednn_gemm(const Gemm& product, int threads);
+
+}  // namespace everglow

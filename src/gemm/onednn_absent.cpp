@@ -1,0 +1,10 @@
+// Stands in for the oneDNN adapter in a build without oneDNN.
+#include "gemm/onednn.hpp"
+
+namespace everglow {
+
+bool has_onednn() { return false; }
+bool onednn_accepts(const Gemm&) { return false; }
+void onednn_gemm(const Gemm&, int) {}
+
+}  // namespace everglow
