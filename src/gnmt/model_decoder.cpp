@@ -63,7 +63,7 @@ void Decoder::lay_out(Carver& carver, const Workspace& workspace) {
   }
   top_ = single() ? joined_ : layers_.back().sum;
   query = carver.take(real, {T, B, H});
-  lse = carver.take(DType::f32, {B, model.heads(), T});
+  lse = carver.take(sums, {B, model.heads(), T});
   if (!shape_.training) return;
   gradient_ = carver.take(real, {T, B, H});
   query_gradient_ = carver.take(real, {T, B, H});

@@ -115,7 +115,7 @@ class Decoder {
   TensorView targets;        // i32 [T, B]
   TensorView loss_sum, count;  // [1]
   TensorView query;          // [T, B, H]
-  TensorView lse;            // [B, heads, T]
+  TensorView lse;            // [B, heads, T]; f64 beside f64
 
  private:
   struct Layer {

@@ -54,6 +54,7 @@ class State final : public DecoderState {
   AttentionPlan attention_;
   SoftmaxPlan softmax_;
   Elementwise elementwise_;
+  std::optional<PointwisePlan> narrow_plan_;  // f64 -> f32
   std::vector<LayerState> layers_;
   TensorView workspace_view_, indices_, lengths_view_;
   Rows key_value_;     // [B, S, 2H]
@@ -95,6 +96,8 @@ State::State(const Setting& setting, std::int64_t sentences, std::int64_t source
     layers_.push_back({RecurrentPlan(lstm_description(setting.model, l == 0 ? H : 2 * H, false), {1, most_rows_}, setting.device,
                                      setting.options),
                        {}, {}, {}, {}, {}, {}});
+  if (setting.model.dtype != DType::f32)
+    narrow_plan_.emplace(PointwiseDescription{}, PointwiseSizes{most_rows_ * setting.model.vocabulary}, setting.device, setting.options);
   Carver counter(nullptr, setting.device.device);
   lay_out(counter);
   memory_ = Buffer(std::max<std::size_t>(counter.bytes(), 1), setting.device.device);
@@ -107,7 +110,7 @@ std::size_t State::workspace_bytes() const {
                                 query_plan_.workspace_bytes(), classifier_plan_.workspace_bytes(), attention_.workspace_bytes(),
                                 softmax_.workspace_bytes(), elementwise_.workspace_bytes()});
   for (const LayerState& layer : layers_) bytes = std::max(bytes, layer.plan.workspace_bytes());
-  return bytes;
+  return narrow_plan_ ? std::max(bytes, narrow_plan_->workspace_bytes()) : bytes;
 }
 
 void State::lay_out_layers(Carver& carver) {
@@ -143,7 +146,7 @@ void State::lay_out(Carver& carver) {
   query_packed_.bytes = carver.take_bytes(query_plan_.packed_bytes());
   classifier_packed_.bytes = carver.take_bytes(classifier_plan_.packed_bytes());
   logits_ = carver.take(dtype, {R, V});
-  if (dtype != DType::f32) narrow_ = carver.take(DType::f32, {R, V});
+  if (narrow_plan_) narrow_ = carver.take(DType::f32, {R, V});
 }
 
 void State::pack() {
@@ -276,8 +279,8 @@ ConstTensorView State::classify(std::int64_t rows) {
                             .packed = classifier_plan_.packed_bytes() > 0 ? &classifier_packed_ : nullptr},
                            workspace_, setting_.stream);
   softmax_.forward({.x = logits, .y = logits}, workspace_, setting_.stream);
-  if (!narrow_.given()) return logits;
-  elementwise_.copy(narrow_.narrow(0, 0, rows), logits);
+  if (!narrow_plan_) return logits;
+  narrow_plan_->run({.a = logits, .y = narrow_.narrow(0, 0, rows)}, workspace_, setting_.stream);
   return narrow_.narrow(0, 0, rows);
 }
 
