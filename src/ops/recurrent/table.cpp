@@ -1,11 +1,12 @@
 // The recurrent rows, in order of preference.
+#include "cpu/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
-constexpr const RecurrentRow* cpu_rows[] = {&reference::recurrent};
+constexpr const RecurrentRow* cpu_rows[] = {&cpu::recurrent_stepwise, &reference::recurrent};
 constexpr const RecurrentRow* cuda_rows[] = {&not_built_cuda<RecurrentRow, RecurrentQuery>};
 
 }  // namespace

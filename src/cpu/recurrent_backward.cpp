@@ -1,0 +1,274 @@
+// The stepwise LSTM, backward: a fused cell and a product with the packed recurrent matrix a step, then one product each for the
+// gradients of the input, of w_ih and of w_hh over all steps.
+#include "core/recurrent.hpp"
+#include "cpu/recurrent_layout.hpp"
+#include "cpu/recurrent_loop.hpp"
+#include "gemm/gemm.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace everglow::cpu {
+namespace {
+
+struct BackwardScratch {
+  float* dz = nullptr;      // [T, B, row], gradients before the activations; 0 past a length
+  float* dh = nullptr;      // [directions, B, units], from the step after
+  float* dc = nullptr;      // [directions, B, units]
+  float* x = nullptr;       // [T, B, I], a copy whose padding is zero, where lengths are given
+  float* before = nullptr;  // [T, B, H], h before each step, of one direction
+  float* dw = nullptr;      // [row, I] or [gates, H], a weight gradient in block order
+  float* sums = nullptr;    // [row]
+  LstmWeights room;
+};
+
+BackwardScratch take_backward(Arena& arena, const LstmShape& s, bool lengths, Isa isa) {
+  BackwardScratch out;
+  out.dz = arena.take<float>(s.rows() * s.row());
+  out.dh = arena.take<float>(s.directions * s.batch * s.units());
+  out.dc = arena.take<float>(s.directions * s.batch * s.units());
+  if (lengths) out.x = arena.take<float>(s.rows() * s.inputs);
+  out.before = arena.take<float>(s.rows() * s.hidden);
+  out.dw = arena.take<float>(std::max(s.row() * s.inputs, s.gates() * s.hidden));
+  out.sums = arena.take<float>(s.row());
+  out.room = take_weights(arena, s, isa);
+  return out;
+}
+
+struct Backward {
+  const RecurrentQuery& q;
+  const RecurrentBackward& t;
+  LstmShape s;
+  LstmReserve kept;
+  BackwardScratch scratch;
+  LstmWeights weights;
+  const LstmKernels& kernels;
+
+  std::int64_t length(std::int64_t b) const { return recurrent::length_of(t.lengths, b, s.steps); }
+  GemmContext context() const { return {.threads = q.threads, .isa = q.isa, .library = !q.options.deterministic}; }
+
+  // ---- the time loop ----
+
+  float* dh(const LstmPart& p, std::int64_t b) const { return scratch.dh + (p.direction * s.batch + b) * s.units(); }
+  float* dc(const LstmPart& p, std::int64_t b) const { return scratch.dc + (p.direction * s.batch + b) * s.units(); }
+  std::int64_t units(const LstmPart& p) const { return (p.last_block - p.first_block) * lstm_block; }
+  void copy_real(float* to, const float* from, const LstmPart& p) const {
+    const std::int64_t real = std::min(units(p), s.hidden - p.first_unit());
+    if (real > 0) std::memcpy(to + p.first_unit(), from + p.first_unit(), static_cast<std::size_t>(real) * sizeof(float));
+  }
+  /// The first and the last valid step of a row in the order of the forward pass; -1 where it has none.
+  std::int64_t first_step(std::int64_t direction, std::int64_t b) const {
+    return direction == 0 ? std::min<std::int64_t>(length(b), 1) - 1 : length(b) - 1;
+  }
+  std::int64_t last_step(std::int64_t direction, std::int64_t b) const { return first_step(1 - direction, b); }
+
+  void begin(const LstmPart& p) const {
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
+      std::fill(dh(p, b) + p.first_unit(), dh(p, b) + p.first_unit() + units(p), 0.0F);
+      std::fill(dc(p, b) + p.first_unit(), dc(p, b) + p.first_unit() + units(p), 0.0F);
+      if (t.dcn.given()) copy_real(dc(p, b), row_of(t.dcn, p.direction, b), p);
+      if (t.dhn.given() && length(b) == 0) copy_real(dh(p, b), row_of(t.dhn, p.direction, b), p);
+      if (t.dh0.given() && length(b) == 0) copy_real(row_of(t.dh0, p.direction, b), dh(p, b), p);
+    }
+  }
+
+  void cell(const LstmPart& p, std::int64_t step, std::int64_t b) const {
+    const std::int64_t row = step * s.batch + b;
+    float* dz = scratch.dz + row * s.row() + p.direction * s.gates();
+    if (step >= length(b)) {
+      std::fill(dz + 4 * p.first_unit(), dz + 4 * (p.first_unit() + units(p)), 0.0F);
+      return;
+    }
+    const auto cell_of = [&](std::int64_t at) {
+      return kept.cells + ((at * s.batch + b) * s.directions + p.direction) * s.units();
+    };
+    const bool first = step == first_step(p.direction, b), last = step == last_step(p.direction, b);
+    const float* dy = row_of(t.dy, step, b);
+    kernels.backward({.gates = kept.gates + row * s.row() + p.direction * s.gates(),
+                      .cell = cell_of(step),
+                      .before = first ? row_of(t.c0, p.direction, b) : cell_of(p.direction == 0 ? step - 1 : step + 1),
+                      .dy = dy ? dy + p.direction * s.hidden : nullptr,
+                      .dh = last ? row_of(t.dhn, p.direction, b) : dh(p, b),
+                      .dc = dc(p, b),
+                      .dz = dz,
+                      .begin = p.first_block,
+                      .end = p.last_block,
+                      .hidden = s.hidden});
+  }
+
+  void operator()(const LstmPart& p, SpinBarrier& barrier) const {
+    begin(p);
+    for (std::int64_t i = s.steps - 1; i >= 0; --i) {
+      const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i;
+      for (std::int64_t b = p.first_row; b < p.last_row; ++b) cell(p, step, b);
+      barrier.wait();  // the product reads dz of all units
+      if (i == 0 && !t.dh0.given()) break;
+      const float* dz = scratch.dz + (step * s.batch + p.first_row) * s.row() + p.direction * s.gates();
+      gemm_packed(q.isa, p.rows(), s.gates(), s.hidden, dz, s.row(), weights.backward[p.direction], p.first_unit(),
+                  std::min(p.last_block * lstm_block, s.hidden), dh(p, p.first_row), s.units(), false);
+      for (std::int64_t b = p.first_row; t.dh0.given() && b < p.last_row; ++b)
+        if (step == first_step(p.direction, b)) copy_real(row_of(t.dh0, p.direction, b), dh(p, b), p);
+    }
+    for (std::int64_t b = p.first_row; t.dc0.given() && b < p.last_row; ++b) copy_real(row_of(t.dc0, p.direction, b), dc(p, b), p);
+  }
+
+  // ---- the products over all steps ----
+
+  void clean_inputs() const {
+    parallel_ranges(q.threads, s.rows(), 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        float* to = scratch.x + row * s.inputs;
+        const float* from = row_of(t.x, row / s.batch, row % s.batch);
+        if (row / s.batch < length(row % s.batch))
+          std::copy(from, from + s.inputs, to);
+        else
+          std::fill(to, to + s.inputs, 0.0F);
+      }
+    });
+  }
+
+  void states_before(std::int64_t direction) const {
+    parallel_ranges(q.threads, s.rows(), 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const std::int64_t step = row / s.batch, b = row % s.batch;
+        const float* from = nullptr;
+        if (step < length(b)) {
+          if (step == first_step(direction, b))
+            from = row_of(t.h0, direction, b);
+          else
+            from = row_of(t.y, direction == 0 ? step - 1 : step + 1, b) + direction * s.hidden;
+        }
+        float* to = scratch.before + row * s.hidden;
+        if (from != nullptr)
+          std::copy(from, from + s.hidden, to);
+        else
+          std::fill(to, to + s.hidden, 0.0F);
+      }
+    });
+  }
+
+  /// Rows of a gradient in block order to the caller's order.
+  void deliver(const TensorView& to, const float* from, std::int64_t columns) const {
+    if (!to.given()) return;
+    parallel_ranges(q.threads, 4 * s.hidden, 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const float* source = from + LstmShape::place(row / s.hidden, row % s.hidden) * columns;
+        float* target = floats(to) + row * to.strides[0];
+        if (t.accumulate)
+          for (std::int64_t j = 0; j < columns; ++j) target[j] += source[j];
+        else
+          std::copy(source, source + columns, target);
+      }
+    });
+  }
+
+  bool wanted(TensorView RecurrentWeightGradients::*a, TensorView RecurrentWeightGradients::*b = nullptr) const {
+    return std::any_of(t.dweights.begin(), t.dweights.end(),
+                       [&](const auto& g) { return (g.*a).given() || (b && (g.*b).given()); });
+  }
+
+  void input_weights() const {
+    if (!wanted(&RecurrentWeightGradients::w_ih)) return;
+    if (scratch.x != nullptr) clean_inputs();
+    const StepRows given = step_rows("recurrent.backward", "x", t.x);
+    const StepRows rows = scratch.x != nullptr ? StepRows{s.inputs, true} : given;
+    const std::int64_t parts = rows.folds ? 1 : s.steps, k = s.rows() / parts;
+    for (std::int64_t part = 0; part < parts; ++part)
+      gemm({.transpose_a = true,
+            .m = s.row(),
+            .n = s.inputs,
+            .k = k,
+            .a = scratch.dz + part * k * s.row(),
+            .lda = s.row(),
+            .b = scratch.x != nullptr ? scratch.x : row_of(t.x, part, 0),
+            .ldb = rows.stride,
+            .c = scratch.dw,
+            .ldc = s.inputs,
+            .accumulate = part > 0},
+           context());
+    for (std::size_t d = 0; d < t.dweights.size(); ++d)
+      deliver(t.dweights[d].w_ih, scratch.dw + static_cast<std::int64_t>(d) * s.gates() * s.inputs, s.inputs);
+  }
+
+  void recurrent_weights() const {
+    for (std::size_t d = 0; d < t.dweights.size(); ++d) {
+      if (!t.dweights[d].w_hh.given()) continue;
+      const auto direction = static_cast<std::int64_t>(d);
+      states_before(direction);
+      gemm({.transpose_a = true,
+            .m = s.gates(),
+            .n = s.hidden,
+            .k = s.rows(),
+            .a = scratch.dz + direction * s.gates(),
+            .lda = s.row(),
+            .b = scratch.before,
+            .ldb = s.hidden,
+            .c = scratch.dw,
+            .ldc = s.hidden},
+           context());
+      deliver(t.dweights[d].w_hh, scratch.dw, s.hidden);
+    }
+  }
+
+  void biases() const {
+    if (!wanted(&RecurrentWeightGradients::b_ih, &RecurrentWeightGradients::b_hh)) return;
+    parallel_ranges(q.threads, s.row() / lstm_block, 4, [&](std::int64_t begin, std::int64_t end) {
+      kernels.column_sums(scratch.dz, s.rows(), s.row(), begin * lstm_block, end * lstm_block, scratch.sums);
+    });
+    for (std::size_t d = 0; d < t.dweights.size(); ++d)
+      for (const TensorView& to : {t.dweights[d].b_ih, t.dweights[d].b_hh}) {
+        const float* sums = scratch.sums + static_cast<std::int64_t>(d) * s.gates();
+        for (std::int64_t row = 0; to.given() && row < 4 * s.hidden; ++row) {
+          const float sum = sums[LstmShape::place(row / s.hidden, row % s.hidden)];
+          float& target = floats(to)[row * to.strides[0]];
+          target = t.accumulate ? target + sum : sum;
+        }
+      }
+  }
+
+  void inputs() const {
+    if (!t.dx.given()) return;
+    const StepRows rows = step_rows("recurrent.backward", "dx", t.dx);
+    const std::int64_t parts = rows.folds ? 1 : s.steps, m = s.rows() / parts;
+    for (std::int64_t part = 0; part < parts; ++part)
+      gemm({.m = m,
+            .n = s.inputs,
+            .k = s.row(),
+            .a = scratch.dz + part * m * s.row(),
+            .lda = s.row(),
+            .b = weights.w_ih,
+            .ldb = s.inputs,
+            .c = row_of(t.dx, part, 0),
+            .ldc = rows.stride},
+           context());
+    for (std::int64_t b = 0; b < s.batch; ++b)  // zero even where a weight is not finite
+      for (std::int64_t step = length(b); step < s.steps; ++step) std::fill_n(row_of(t.dx, step, b), s.inputs, 0.0F);
+  }
+};
+
+}  // namespace
+
+std::size_t recurrent_backward_bytes(const RecurrentQuery& q) {
+  Arena arena;
+  take_backward(arena, shape_of(q.description, q.sizes.steps, q.sizes.batch), q.description.lengths, q.isa);
+  return arena.bytes();
+}
+
+void recurrent_backward(const RecurrentQuery& q, const RecurrentBackward& t, void* workspace) {
+  const LstmShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
+  // The reserve is only read; the arena that finds its parts hands out mutable pointers.
+  Arena arena(workspace), reserve(const_cast<void*>(t.reserve.data));
+  const BackwardScratch scratch = take_backward(arena, s, q.description.lengths, q.isa);
+  const LstmNeeds needs{.w_ih = t.dx.given(), .w_ih_packed = false, .forward = false, .backward = true};
+  const LstmWeights weights = weights_of_run(scratch.room, s, t.weights, t.packed, needs, q);
+  const Backward pass{q, t, s, take_reserve(reserve, s), scratch, weights, lstm_kernels(q.isa)};
+  const std::int64_t grain = std::lcm(packed_panel_columns(q.isa), lstm_block) / lstm_block;
+  run_loop(s, q.threads, grain, pass);
+  pass.input_weights();
+  pass.recurrent_weights();
+  pass.biases();
+  pass.inputs();
+}
+
+}  // namespace everglow::cpu

@@ -1,0 +1,95 @@
+// The layout of recurrent_layout.hpp: packing and strides.
+#include "cpu/recurrent_layout.hpp"
+
+#include "core/check.hpp"
+#include "core/parallel.hpp"
+#include "gemm/gemm.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace everglow::cpu {
+namespace {
+
+void* take_packed(Arena& arena, Isa isa, std::int64_t k, std::int64_t n) {
+  return arena.take<std::byte>(static_cast<std::int64_t>(packed_matrix_bytes(isa, k, n)));
+}
+
+/// The rows of one direction in block order.
+void reorder(float* to, const ConstTensorView& from, const LstmShape& s, std::int64_t columns, int threads) {
+  if (columns == 0) return;
+  const std::size_t bytes = static_cast<std::size_t>(columns) * sizeof(float);
+  parallel_ranges(threads, s.units(), 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t unit = begin; unit < end; ++unit)
+      for (std::int64_t q = 0; q < 4; ++q) {
+        float* row = to + LstmShape::place(q, unit) * columns;
+        if (unit < s.hidden)
+          std::memcpy(row, floats(from) + (q * s.hidden + unit) * from.strides[0], bytes);
+        else
+          std::memset(row, 0, bytes);
+      }
+  });
+}
+
+}  // namespace
+
+LstmShape shape_of(const RecurrentDescription& d, std::int64_t steps, std::int64_t batch) {
+  return {steps, batch, d.inputs, d.hidden, d.directions()};
+}
+
+LstmWeights take_weights(Arena& arena, const LstmShape& s, Isa isa) {
+  LstmWeights w;
+  w.w_ih = arena.take<float>(s.row() * s.inputs);
+  w.w_ih_packed = take_packed(arena, isa, s.inputs, s.row());
+  w.w_hh = arena.take<float>(s.row() * s.hidden);
+  for (std::int64_t d = 0; d < s.directions; ++d) {
+    w.forward[d] = take_packed(arena, isa, s.hidden, s.gates());
+    w.backward[d] = take_packed(arena, isa, s.gates(), s.hidden);
+  }
+  return w;
+}
+
+void fill_weights(const LstmWeights& to, const LstmShape& s, std::span<const RecurrentWeights> from, const LstmNeeds& needs,
+                  const RecurrentQuery& q) {
+  for (std::size_t d = 0; d < from.size(); ++d) {
+    const std::int64_t first = static_cast<std::int64_t>(d) * s.gates();
+    if (needs.w_ih || needs.w_ih_packed) reorder(to.w_ih + first * s.inputs, from[d].w_ih, s, s.inputs, q.threads);
+    if (needs.forward || needs.backward) reorder(to.w_hh + first * s.hidden, from[d].w_hh, s, s.hidden, q.threads);
+  }
+  // each task packs one matrix, so that threads need no agreement
+  parallel_tasks(q.threads, 1 + 2 * s.directions, [&](std::int64_t task) {
+    if (task == 0) {
+      if (needs.w_ih_packed) pack_matrix(q.isa, true, to.w_ih, s.inputs, s.inputs, s.row(), to.w_ih_packed);
+      return;
+    }
+    const std::int64_t d = (task - 1) / 2;
+    const float* w_hh = to.w_hh + d * s.gates() * s.hidden;
+    if (task % 2 == 1 && needs.forward) pack_matrix(q.isa, true, w_hh, s.hidden, s.hidden, s.gates(), to.forward[d]);
+    if (task % 2 == 0 && needs.backward) pack_matrix(q.isa, false, w_hh, s.hidden, s.gates(), s.hidden, to.backward[d]);
+  });
+}
+
+LstmWeights weights_of_run(const LstmWeights& room, const LstmShape& s, std::span<const RecurrentWeights> from,
+                           const PackedWeights* packed, const LstmNeeds& needs, const RecurrentQuery& q) {
+  if (packed == nullptr) {
+    fill_weights(room, s, from, needs, q);
+    return room;
+  }
+  Arena arena(packed->bytes.data);
+  return take_weights(arena, s, q.isa);
+}
+
+LstmReserve take_reserve(Arena& arena, const LstmShape& s) {
+  return {arena.take<float>(s.rows() * s.row()), arena.take<float>(s.rows() * s.directions * s.units())};
+}
+
+StepRows step_rows(std::string_view where, std::string_view argument, const ConstTensorView& view) {
+  const std::int64_t steps = view.size(0), batch = view.size(1), columns = view.size(2);
+  if (view.elements() == 0 || (steps == 1 && batch == 1)) return {columns, true};
+  const std::int64_t stride = batch > 1 ? view.stride(1) : view.stride(0);
+  require(stride >= columns, ErrorCode::invalid_argument, where, argument, ": cpu.recurrent_stepwise expected rows at least ",
+          columns, " elements apart, got stride ", stride);
+  return {stride, batch == 1 || steps == 1 || view.stride(0) == batch * stride};
+}
+
+}  // namespace everglow::cpu
