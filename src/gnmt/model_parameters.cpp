@@ -1,0 +1,140 @@
+// Names, shapes, memory and first values of the model's parameters.
+#include "model_parameters.hpp"
+
+#include <random>
+
+namespace everglow::gnmt {
+namespace {
+
+std::string layer_name(std::string_view side, std::int64_t layer) { return std::string(side) + "." + std::to_string(layer); }
+
+}  // namespace
+
+Parameters::Parameters(const ModelDescription& description, Device device) : dtype_(description.dtype) {
+  const std::int64_t H = description.hidden, V = description.vocabulary;
+  declare("embedding.weight", {V, H});
+  for (std::int64_t l = 0; l < description.layers; ++l)
+    declare_lstm(layer_name("encoder", l), l == 1 ? 2 * H : H, H, l == 0);
+  if (description.layers == 1) {
+    declare("encoder.projection.weight", {H, 2 * H});
+    declare("encoder.projection.bias", {H});
+  }
+  declare("attention.query", {H, H});
+  declare("attention.key", {H, H});
+  declare("attention.value", {H, H}, true);
+  for (std::int64_t l = 0; l < description.layers; ++l) declare_lstm(layer_name("decoder", l), l == 0 ? H : 2 * H, H, false);
+  declare("classifier.weight", {V, description.layers == 1 ? 2 * H : H});
+  declare("classifier.bias", {V});
+  allocate(device);
+  bind(description);
+  clear(Stream{device});
+}
+
+/// `joined` puts the parameter right behind the one before it.
+void Parameters::declare(std::string name, std::initializer_list<std::int64_t> shape, bool joined) {
+  constexpr std::int64_t alignment = 16;  // elements: 64 bytes in f32
+  if (!joined) elements_ = (elements_ + alignment - 1) / alignment * alignment;
+  const TensorView view(nullptr, dtype_, shape);
+  list.push_back({std::move(name), view, view, view, view});
+  offsets_.push_back(elements_);
+  elements_ += view.elements();
+}
+
+void Parameters::declare_lstm(const std::string& prefix, std::int64_t inputs, std::int64_t hidden, bool both_ways) {
+  for (const char* way : {"", "_reverse"}) {
+    if (*way != '\0' && !both_ways) return;
+    declare(prefix + ".weight_ih" + way, {4 * hidden, inputs});
+    declare(prefix + ".weight_hh" + way, {4 * hidden, hidden});
+    declare(prefix + ".bias_ih" + way, {4 * hidden});
+    declare(prefix + ".bias_hh" + way, {4 * hidden});
+  }
+}
+
+void Parameters::allocate(Device device) {
+  const std::size_t block = (static_cast<std::size_t>(elements_) * size_of(dtype_) + 255) / 256 * 256;
+  memory_ = Buffer(4 * block + 256, device);
+  auto* base = static_cast<std::byte*>(memory_.data());
+  TensorView* const blocks[] = {&values, &gradients, &m, &v};
+  for (std::size_t i = 0; i < 4; ++i) {
+    *blocks[i] = TensorView(base + i * block, dtype_, {elements_}, device);
+    for (std::size_t p = 0; p < list.size(); ++p) {
+      TensorView* const views[] = {&list[p].value, &list[p].gradient, &list[p].m, &list[p].v};
+      views[i]->device = device;
+      views[i]->data = base + i * block + static_cast<std::size_t>(offsets_[p]) * size_of(dtype_);
+    }
+  }
+  step = TensorView(base + 4 * block, DType::i64, {1}, device);
+}
+
+const Parameter& Parameters::find(std::string_view name) const {
+  for (const Parameter& parameter : list)
+    if (parameter.name == name) return parameter;
+  throw Error(ErrorCode::invalid_argument, "gnmt.model", "no parameter has the name " + std::string(name));
+}
+
+LstmWeights Parameters::lstm(const std::string& prefix, bool both_ways) const {
+  LstmWeights out;
+  for (const char* way : {"", "_reverse"}) {
+    if (*way != '\0' && !both_ways) break;
+    const Parameter& w_ih = find(prefix + ".weight_ih" + way);
+    const Parameter& w_hh = find(prefix + ".weight_hh" + way);
+    const Parameter& b_ih = find(prefix + ".bias_ih" + way);
+    const Parameter& b_hh = find(prefix + ".bias_hh" + way);
+    out.values.push_back({.w_ih = w_ih.value, .w_hh = w_hh.value, .b_ih = b_ih.value, .b_hh = b_hh.value});
+    out.gradients.push_back({.w_ih = w_ih.gradient, .w_hh = w_hh.gradient, .b_ih = b_ih.gradient, .b_hh = b_hh.gradient});
+  }
+  return out;
+}
+
+void Parameters::bind(const ModelDescription& description) {
+  embedding = find("embedding.weight").value;
+  embedding_gradient = find("embedding.weight").gradient;
+  for (std::int64_t l = 0; l < description.layers; ++l) {
+    encoder.push_back(lstm(layer_name("encoder", l), l == 0));
+    decoder.push_back(lstm(layer_name("decoder", l), false));
+  }
+  const auto linear = [this](const std::string& prefix) {
+    const Parameter& weight = find(prefix + ".weight");
+    const Parameter& bias = find(prefix + ".bias");
+    return LinearWeights{weight.value, bias.value, weight.gradient, bias.gradient};
+  };
+  if (description.layers == 1) projection = linear("encoder.projection");
+  classifier = linear("classifier");
+  query.weight = find("attention.query").value;
+  query.weight_gradient = find("attention.query").gradient;
+  const std::int64_t H = description.hidden;
+  const Parameter& key = find("attention.key");
+  key_value.weight = TensorView(key.value.data, dtype_, {2 * H, H}, key.value.device);
+  key_value.weight_gradient = TensorView(key.gradient.data, dtype_, {2 * H, H}, key.value.device);
+}
+
+void Parameters::put(const TensorView& to, const std::vector<double>& from, const Stream& stream) const {
+  const auto n = static_cast<std::int64_t>(from.size());
+  if (dtype_ == DType::f64) {
+    copy(to, ConstTensorView(from.data(), DType::f64, {n}), stream);
+  } else {
+    const std::vector<float> narrow(from.begin(), from.end());
+    copy(to, ConstTensorView(narrow.data(), DType::f32, {n}), stream);
+  }
+  stream.synchronize();
+}
+
+void Parameters::clear(const Stream& stream) {
+  const std::vector<double> zeros(static_cast<std::size_t>(elements_), 0.0);
+  for (const TensorView* block : {&values, &gradients, &m, &v}) put(*block, zeros, stream);
+  const std::int64_t none = 0;
+  copy(step, ConstTensorView(&none, DType::i64, {1}), stream);
+  stream.synchronize();
+}
+
+void Parameters::initialise(std::uint64_t seed, const Stream& stream) {
+  clear(stream);
+  std::mt19937_64 random(seed);
+  std::vector<double> first(static_cast<std::size_t>(elements_), 0.0);
+  for (std::size_t p = 0; p < list.size(); ++p)
+    for (std::int64_t i = 0; i < list[p].value.elements(); ++i)
+      first[static_cast<std::size_t>(offsets_[p] + i)] = (static_cast<double>(random() >> 40) * 0x1p-23 - 1) * 0.1;
+  put(values, first, stream);
+}
+
+}  // namespace everglow::gnmt
