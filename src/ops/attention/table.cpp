@@ -1,11 +1,12 @@
 // The attention rows, in order of preference.
+#include "cpu/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
-constexpr const AttentionRow* cpu_rows[] = {&reference::attention};
+constexpr const AttentionRow* cpu_rows[] = {&cpu::attention_flash2, &reference::attention};
 constexpr const AttentionRow* cuda_rows[] = {&not_built_cuda<AttentionRow, AttentionQuery>};
 
 }  // namespace

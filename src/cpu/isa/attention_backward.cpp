@@ -1,0 +1,120 @@
+// FlashAttention-2 backward for one block of queries and a run of keys: scores again, P = exp(S - LSE), dS = P (do·v - delta), then
+// the three gradients. dq stays in scratch over all keys; dk and dv are added to in the caller's accumulators.
+#include "cpu/isa/attention_tile.hpp"
+
+namespace everglow::EVERGLOW_ISA_NAMESPACE {
+namespace {
+
+constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + lanes - 1) / lanes; }
+
+/// Rows of B for `multiply_wide`: the caller's where the width is whole vectors, else a copy padded with zeros.
+FlashRows padded(const FlashRows& rows, std::int64_t count, std::int64_t width, float* copy) {
+  if (width % lanes == 0) return rows;
+  const std::int64_t stride = whole_vectors(width) * lanes;
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t e = 0; e < stride; e += lanes) {
+      const float* const p = rows.data + i * rows.stride + e;
+      store(copy + i * stride + e, e + lanes <= width ? load(p) : load_part(p, static_cast<int>(width - e)));
+    }
+  return {copy, stride};
+}
+
+/// delta[queries] = Σ do · o - dlse, by transposed squares: do is in scratch, o is read as it lies.
+template <int NV>
+void deltas(const FlashBackwardBlock& b, vfloat (&delta)[NV], vfloat (&lse)[NV]) {
+  const FlashShape& s = b.shape;
+  float gradient[NV * lanes], logarithm[NV * lanes];
+  for (int i = 0; i < NV * lanes; ++i) {
+    const bool real = i < s.queries;
+    gradient[i] = real && b.dlse.data != nullptr ? b.dlse.data[i * b.dlse.stride] : 0.0F;
+    logarithm[i] = real ? b.lse.data[i * b.lse.stride] : __builtin_inff();
+    // exp(S - inf) = 0: neither a lane without a query nor a query without a key has gradients
+    if (logarithm[i] == -__builtin_inff()) logarithm[i] = __builtin_inff();
+  }
+  for (int v = 0; v < NV; ++v) {
+    lse[v] = load(logarithm + v * lanes);
+    delta[v] = vfloat{} - load(gradient + v * lanes);
+    for (std::int64_t column = 0; column < s.value_dim && b.d_o.data != nullptr; column += lanes) {
+      vfloat square[lanes];
+      load_square(square, b.o, v * lanes, s.queries, column, s.value_dim);
+      transpose(square);
+      const int kept = static_cast<int>(s.value_dim - column < lanes ? s.value_dim - column : lanes);
+      for (int i = 0; i < kept; ++i) delta[v] += square[i] * load(b.scratch.d_o + (column + i) * NV * lanes + v * lanes);
+    }
+  }
+}
+
+/// P and dS of one key block, from scores in p and do·v in ds.
+template <int NV>
+void score_gradients(const FlashBackwardBlock& b, const Sight<NV>& sight, const vfloat (&delta)[NV], const vfloat (&lse)[NV],
+                     std::int64_t key, std::int64_t keys) {
+  const bool masked = !sight.covers(key, key + keys), flows = b.d_o.data != nullptr;
+  const float scale = b.shape.scale;
+  for (std::int64_t j = 0; j < keys; ++j)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      float* const p = b.scratch.p + (j * NV + v) * lanes;
+      float* const ds = b.scratch.ds + (j * NV + v) * lanes;
+      vfloat e = vexp(load(p) - lse[v]);
+      if (masked) e = sight.sees(key + j, v) ? e : vfloat{};
+      store(p, e);
+      store(ds, e * ((flows ? load(ds) : vfloat{}) - delta[v]) * scale);
+    }
+}
+
+template <int NV>
+void backward(const FlashBackwardBlock& b) {
+  constexpr std::int64_t width = NV * lanes;
+  const FlashShape& s = b.shape;
+  const FlashScratch& scratch = b.scratch;
+  const Sight<NV> sight(s);
+  const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr;
+  const bool any = s.key_begin < s.key_end;
+  vfloat delta[NV], lse[NV];
+  FlashRows q_rows{}, d_o_rows{};
+  if (any) {
+    pack_transposed<NV>(b.q, s.queries, s.head_dim, s.scale, scratch.q);
+    if (flows) pack_transposed<NV>(b.d_o, s.queries, s.value_dim, 1, scratch.d_o);
+    deltas<NV>(b, delta, lse);
+    if (b.dk.data != nullptr) q_rows = padded(b.q, s.queries, s.head_dim, scratch.q_rows);
+    if (b.dv.data != nullptr && flows) d_o_rows = padded(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
+  }
+  bool started = false;
+  for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys, started = true) {
+    const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys, row = j - b.key_origin;
+    const FlashRows k{b.k.data + j * b.k.stride, b.k.stride}, v{b.v.data + j * b.v.stride, b.v.stride};
+    multiply<NV, false>({k.data, k.stride, scratch.q, width, scratch.p, width, keys, s.head_dim, false, nullptr});
+    if (flows && wants_ds)
+      multiply<NV, false>({v.data, v.stride, scratch.d_o, width, scratch.ds, width, keys, s.value_dim, false, nullptr});
+    score_gradients<NV>(b, sight, delta, lse, j, keys);
+    if (b.dq.data != nullptr)
+      multiply<NV, true>({k.data, k.stride, scratch.ds, width, scratch.dq, width, s.head_dim, keys, started, nullptr});
+    if (b.dk.data != nullptr)
+      multiply_wide({scratch.ds, width, q_rows.data, q_rows.stride, b.dk.data + row * b.dk.stride, b.dk.stride, keys, s.queries, true, nullptr},
+                    whole_vectors(s.head_dim));
+    if (b.dv.data != nullptr && flows)
+      multiply_wide({scratch.p, width, d_o_rows.data, d_o_rows.stride, b.dv.data + row * b.dv.stride, b.dv.stride, keys, s.queries, true,
+                     nullptr}, whole_vectors(s.value_dim));
+  }
+  if (b.dq.data == nullptr) return;
+  float ones[width];
+  for (float& one : ones) one = 1;
+  if (!started)
+    for (std::int64_t i = 0; i < s.head_dim * width; i += lanes) store(scratch.dq + i, vfloat{});
+  unpack_transposed<NV>(scratch.dq, ones, s.queries, s.head_dim, b.dq);
+}
+
+void backward_block(const FlashBackwardBlock& b) {
+  const std::int64_t vectors = whole_vectors(b.shape.queries);
+  if (vectors == 1) backward<1>(b);
+  else if (vectors == 2) backward<2>(b);
+  else if (vectors == 3) backward<3>(b);
+  else backward<4>(b);
+}
+
+}  // namespace
+
+extern const AttentionBackwardKernels attention_backward_kernels;
+const AttentionBackwardKernels attention_backward_kernels{backward_block};
+
+}  // namespace everglow::EVERGLOW_ISA_NAMESPACE

@@ -1,0 +1,215 @@
+// FlashAttention-2 forward for one block of queries (Dao, arXiv 2307.08691): scores of a key block, online softmax, o += P v, one
+// division at the end. Queries lie side by side in the lanes of vectors, so that maximum and sum need no work across lanes.
+#include "cpu/isa/attention_tile.hpp"
+
+namespace everglow::EVERGLOW_ISA_NAMESPACE {
+namespace {
+
+/// log x for x >= 0 within 2 units in the last place (Cephes' logf): -inf for 0, NaN for NaN.
+vfloat vlog(vfloat x) {
+  const vint bits = reinterpret_cast<vint>(x);
+  vfloat m = reinterpret_cast<vfloat>((bits & 0x007FFFFF) | 0x3F000000);  // [0.5, 1)
+  vfloat e = __builtin_convertvector((bits >> 23) - 126, vfloat);
+  const vint low = m < 0.707106781F;
+  e = low ? e - 1.0F : e;
+  m = low ? m + m - 1.0F : m - 1.0F;
+  const vfloat z = m * m;
+  vfloat p = splat(7.0376836292e-2F);
+  p = p * m - 1.1514610310e-1F;
+  p = p * m + 1.1676998740e-1F;
+  p = p * m - 1.2420140846e-1F;
+  p = p * m + 1.4249322787e-1F;
+  p = p * m - 1.6668057665e-1F;
+  p = p * m + 2.0000714765e-1F;
+  p = p * m - 2.4999993993e-1F;
+  p = p * m + 3.3333331174e-1F;
+  p = p * m * z - e * 2.12194440e-4F - 0.5F * z;
+  const vfloat value = m + p + e * 0.693359375F;
+  const vfloat ordinary = x < infinity() ? value : x;  // inf and NaN stay
+  return x == 0.0F ? -infinity() : ordinary;
+}
+
+void put_lse(const FlashForwardBlock& b, std::int64_t first, vfloat value) {
+  float buffer[lanes];
+  store(buffer, value);
+  for (int i = 0; i < lanes && first + i < b.shape.queries; ++i) b.lse[(first + i) * b.lse_stride] = buffer[i];
+}
+
+/// Running maximum and sum of the queries in NV vectors.
+template <int NV>
+struct Online {
+  vfloat top[NV], sum[NV];
+  float rescale[NV * lanes];
+
+  Online() {
+    for (int v = 0; v < NV; ++v) top[v] = -infinity(), sum[v] = vfloat{};
+  }
+
+  /// Scores p[keys, NV vectors] become exponentials; what came before is to be multiplied by `rescale`.
+  void take(float* p, std::int64_t keys) {
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      vfloat a = top[v], b = top[v];
+      std::int64_t j = 0;
+      for (; j + 2 <= keys; j += 2) {
+        a = vmax(a, load(p + (j * NV + v) * lanes));
+        b = vmax(b, load(p + ((j + 1) * NV + v) * lanes));
+      }
+      if (j < keys) a = vmax(a, load(p + (j * NV + v) * lanes));
+      const vfloat higher = vmax(a, b);
+      const vfloat shift = higher == -infinity() ? vfloat{} : higher;  // no key yet: exp(-inf - 0) is 0, as it must be
+      const vfloat factor = vexp(top[v] - shift);
+      store(rescale + v * lanes, factor);
+      vfloat total = sum[v] * factor;
+      for (j = 0; j < keys; ++j) {
+        const vfloat e = vexp(load(p + (j * NV + v) * lanes) - shift);
+        total += e;
+        store(p + (j * NV + v) * lanes, e);
+      }
+      top[v] = higher, sum[v] = total;
+    }
+  }
+};
+
+template <int NV>
+void forward(const FlashForwardBlock& b) {
+  constexpr std::int64_t width = NV * lanes;
+  const FlashShape& s = b.shape;
+  const FlashScratch& scratch = b.scratch;
+  const Sight<NV> sight(s);
+  Online<NV> online;
+  pack_transposed<NV>(b.q, s.queries, s.head_dim, s.scale, scratch.q);
+  bool started = false;
+  for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys, started = true) {
+    const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys;
+    multiply<NV, false>({b.k.data + j * b.k.stride, b.k.stride, scratch.q, width, scratch.p, width, keys, s.head_dim, false, nullptr});
+    if (!sight.covers(j, j + keys))
+      for (std::int64_t i = 0; i < keys; ++i)
+        for (int v = 0; v < NV; ++v) {
+          float* const at = scratch.p + i * width + v * lanes;
+          store(at, sight.sees(j + i, v) ? load(at) : -infinity());
+        }
+    online.take(scratch.p, keys);
+    multiply<NV, true>({b.v.data + j * b.v.stride, b.v.stride, scratch.p, width, scratch.o, width, s.value_dim, keys, started,
+                        started ? online.rescale : nullptr});
+  }
+  float factor[width];
+  for (int v = 0; v < NV; ++v) {
+    const vint none = online.sum[v] == 0.0F;
+    store(factor + v * lanes, none ? vfloat{} : 1.0F / online.sum[v]);
+    if (b.lse != nullptr) put_lse(b, v * lanes, none ? -infinity() : online.top[v] + vlog(online.sum[v]));
+  }
+  if (!started)
+    for (std::int64_t i = 0; i < s.value_dim * width; i += lanes) store(scratch.o + i, vfloat{});
+  unpack_transposed<NV>(scratch.o, factor, s.queries, s.value_dim, b.o);
+}
+
+void forward_block(const FlashForwardBlock& b) {
+  const std::int64_t vectors = (b.shape.queries + lanes - 1) / lanes;
+  if (vectors == 1) forward<1>(b);
+  else if (vectors == 2) forward<2>(b);
+  else if (vectors == 3) forward<3>(b);
+  else forward<4>(b);
+}
+
+/// Sums of `lanes` vectors, in the lanes of one.
+vfloat sums_of(vfloat (&a)[lanes]) {
+#pragma GCC unroll 4
+  for (int width = lanes / 2; width > 0; width /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < width; ++i) a[i] = interleave_low(a[i], a[i + width]) + interleave_high(a[i], a[i + width]);
+  return a[0];
+}
+
+/// Scores of one query and the `lanes` keys from j on; keys beyond the end repeat the last one.
+vfloat row_scores(const FlashForwardBlock& b, const float* q, std::int64_t j, std::int64_t end) {
+  const float* key[lanes];
+  vfloat sum[lanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i) {
+    key[i] = b.k.data + (j + i < end ? j + i : end - 1) * b.k.stride;
+    sum[i] = vfloat{};
+  }
+  const std::int64_t d = b.shape.head_dim;
+  std::int64_t e = 0;
+  for (; e + lanes <= d; e += lanes) {
+    const vfloat x = load(q + e);
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) sum[i] += x * load(key[i] + e);
+  }
+  if (e < d) {
+    const int left = static_cast<int>(d - e);
+    const vfloat x = load_part(q + e, left);
+    for (int i = 0; i < lanes; ++i) sum[i] += x * load_part(key[i] + e, left);
+  }
+  return sums_of(sum) * b.shape.scale;
+}
+
+/// o[columns of NV vectors] = factor · Σ p[j] v[j]. `part` > 0: the only vector has that many columns.
+template <int NV>
+void row_mean(const FlashForwardBlock& b, std::int64_t first, std::int64_t end, float factor, float* o, std::int64_t column, int part = 0) {
+  vfloat even[NV], odd[NV];
+#pragma GCC unroll 4
+  for (int v = 0; v < NV; ++v) even[v] = vfloat{}, odd[v] = vfloat{};
+  const float* row = b.v.data + first * b.v.stride + column;
+  const auto at = [part](const float* p) { return part > 0 ? load_part(p, part) : load(p); };
+  std::int64_t j = first;
+  for (; j + 2 <= end; j += 2, row += 2 * b.v.stride)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      even[v] += b.scratch.p[j] * at(row + v * lanes);
+      odd[v] += b.scratch.p[j + 1] * at(row + b.v.stride + v * lanes);
+    }
+  for (int v = 0; v < NV; ++v) {
+    if (j < end) even[v] += b.scratch.p[j] * at(row + v * lanes);
+    const vfloat value = (even[v] + odd[v]) * factor;
+    if (part > 0) store_part(o + column, value, part);
+    else store(o + column + v * lanes, value);
+  }
+}
+
+/// One query with its keys in scratch.p: for a handful of queries the lanes of `forward` would stay empty.
+void forward_row(const FlashForwardBlock& b, std::int64_t query) {
+  const FlashShape& s = b.shape;
+  const std::int64_t first = s.first_key[query], end = s.end_key[query];
+  float* const p = b.scratch.p;
+  vfloat top = -infinity();
+  for (std::int64_t j = first; j < end; j += lanes) {
+    const vfloat score = row_scores(b, b.q.data + query * b.q.stride, j, end);
+    top = vmax(top, score);
+    if (j + lanes <= end) store(p + j, score);
+    else store_part(p + j, score, static_cast<int>(end - j));
+  }
+  const float highest = max_lanes(top);
+  const vfloat shift = splat(highest == -__builtin_inff() ? 0.0F : highest);
+  vfloat sum{};
+  for (std::int64_t j = first; j < end; j += lanes) {
+    const int left = static_cast<int>(end - j < lanes ? end - j : lanes);
+    const vfloat e = vexp((left == lanes ? load(p + j) : load_part(p + j, left, -__builtin_inff())) - shift);
+    sum += e;
+    if (left == lanes) store(p + j, e);
+    else store_part(p + j, e, left);
+  }
+  const float total = sum_lanes(sum), factor = total == 0 ? 0 : 1 / total;
+  if (b.lse != nullptr) {
+    float buffer[lanes];
+    store(buffer, shift + vlog(splat(total)));
+    b.lse[query * b.lse_stride] = buffer[0];
+  }
+  float* const o = b.o.data + query * b.o.stride;
+  std::int64_t column = 0;
+  for (; column + block_queries <= s.value_dim; column += block_queries) row_mean<4>(b, first, end, factor, o, column);
+  for (; column + lanes <= s.value_dim; column += lanes) row_mean<1>(b, first, end, factor, o, column);
+  if (column < s.value_dim) row_mean<1>(b, first, end, factor, o, column, static_cast<int>(s.value_dim - column));
+}
+
+void forward_rows(const FlashForwardBlock& b) {
+  for (std::int64_t query = 0; query < b.shape.queries; ++query) forward_row(b, query);
+}
+
+}  // namespace
+
+extern const AttentionForwardKernels attention_forward_kernels;
+const AttentionForwardKernels attention_forward_kernels{lanes, block_queries, block_keys, lanes / 2, forward_block, forward_rows};
+
+}  // namespace everglow::EVERGLOW_ISA_NAMESPACE

@@ -1,0 +1,205 @@
+// What the attention blocks are made of: products of small matrices in register tiles, and transposes between rows and the layout
+// with queries side by side in vectors. Internal linkage, as core/simd.hpp. Included by the attention sources of this folder only.
+#pragma once
+
+#include "core/simd.hpp"
+
+#include "cpu/isa/attention_kernels.hpp"
+
+namespace everglow::EVERGLOW_ISA_NAMESPACE {
+namespace {
+
+constexpr int most_vectors = 4;                      // vectors side by side in a register tile
+constexpr int block_queries = most_vectors * lanes;  // M
+constexpr int block_keys = 64;                       // N
+constexpr bool many_registers = lanes == 16;         // 32 of them; else 16
+
+/// Rows of a register tile of NV vectors: accumulators, one row of B and one broadcast fit in the registers, and there are at
+/// least the 8 accumulators that two multipliers of 4 cycles keep busy.
+template <int NV>
+constexpr int tile_rows = many_registers ? (NV <= 2 ? 12 : NV == 3 ? 8 : 6) : (NV == 1 ? 8 : NV == 2 ? 6 : NV == 3 ? 4 : 3);
+constexpr int fewer_rows(int rows) { return rows > 8 ? 8 : rows > 4 ? 4 : rows > 2 ? 2 : 1; }
+
+/// C[m, NV vectors] (+)= A[m, k] · B[k, NV vectors]. A is row-major (lda between rows) or, ATransposed, stored [k, m].
+struct Product {
+  const float* a;
+  std::int64_t lda;
+  const float* b;
+  std::int64_t ldb;
+  float* c;
+  std::int64_t ldc;
+  std::int64_t m, k;
+  bool accumulate;        // C is added to
+  const float* rescale;   // [NV vectors]: C is multiplied by it before the sum (with accumulate); null: by 1
+};
+
+template <int MR, int NV, bool ATransposed>
+inline void tile(const Product& p, std::int64_t row) {
+  vfloat sum[MR][NV];
+  float* const c = p.c + row * p.ldc;
+  const bool keep = p.accumulate, scaled = p.rescale != nullptr;
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      sum[r][v] = keep ? load(c + r * p.ldc + v * lanes) : vfloat{};
+      if (scaled) sum[r][v] *= load(p.rescale + v * lanes);
+    }
+  const float* a = p.a + (ATransposed ? row : row * p.lda);
+  const float* b = p.b;
+  for (std::int64_t k = 0; k < p.k; ++k, b += p.ldb) {
+    vfloat x[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) x[v] = load(b + v * lanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < MR; ++r) {
+      const vfloat y = splat(ATransposed ? a[r] : a[r * p.lda]);
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) sum[r][v] += y * x[v];
+    }
+    a += ATransposed ? p.lda : 1;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) store(c + r * p.ldc + v * lanes, sum[r][v]);
+}
+
+template <int MR, int NV, bool ATransposed>
+inline void tiles_from(const Product& p, std::int64_t row) {
+  for (; row + MR <= p.m; row += MR) tile<MR, NV, ATransposed>(p, row);
+  if constexpr (MR > 1) {
+    if (row < p.m) tiles_from<fewer_rows(MR), NV, ATransposed>(p, row);
+  }
+}
+
+template <int NV, bool ATransposed>
+__attribute__((noinline)) void multiply(const Product& p) {
+  tiles_from<tile_rows<NV>, NV, ATransposed>(p, 0);
+}
+
+/// As multiply with any number of vectors in a row of B and C.
+inline void multiply_wide(Product p, std::int64_t vectors) {
+  for (; vectors > 0; vectors -= most_vectors, p.b += block_queries, p.c += block_queries) {
+    if (vectors >= 4) multiply<4, false>(p);
+    else if (vectors == 3) multiply<3, false>(p);
+    else if (vectors == 2) multiply<2, false>(p);
+    else multiply<1, false>(p);
+  }
+}
+
+#if EVERGLOW_LANES == 16
+inline vfloat interleave_low(vfloat a, vfloat b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+inline vfloat interleave_high(vfloat a, vfloat b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif EVERGLOW_LANES == 8
+inline vfloat interleave_low(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+inline vfloat interleave_low(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+/// One step of a transpose by interleaving rows i and i + lanes/2; log2(lanes) steps transpose.
+inline void transpose_step(const vfloat (&from)[lanes], vfloat (&to)[lanes]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < lanes / 2; ++i) {
+    to[2 * i] = interleave_low(from[i], from[i + lanes / 2]);
+    to[2 * i + 1] = interleave_high(from[i], from[i + lanes / 2]);
+  }
+}
+inline void transpose(vfloat (&rows)[lanes]) {
+  vfloat other[lanes];
+  transpose_step(rows, other);
+  transpose_step(other, rows);
+  if constexpr (lanes == 16) {
+    transpose_step(rows, other);
+    transpose_step(other, rows);
+  } else if constexpr (lanes == 8) {
+    transpose_step(rows, other);
+#pragma GCC unroll 8
+    for (int i = 0; i < lanes; ++i) rows[i] = other[i];
+  }
+}
+
+/// Columns [column, column + lanes) of up to `lanes` rows; zeros beyond `count` rows and `width` columns.
+inline void load_square(vfloat (&square)[lanes], const FlashRows& rows, std::int64_t first, std::int64_t count, std::int64_t column,
+                        std::int64_t width) {
+  const float* const p = rows.data + first * rows.stride + column;
+  const bool whole = column + lanes <= width;
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i) {
+    if (first + i >= count) square[i] = vfloat{};
+    else if (whole) square[i] = load(p + i * rows.stride);
+    else square[i] = load_part(p + i * rows.stride, static_cast<int>(width - column));
+  }
+}
+
+/// to[width, M-vectors of NV] = scale · rows[count, width] transposed; queries beyond count are zeros.
+template <int NV>
+__attribute__((noinline)) void pack_transposed(const FlashRows& rows, std::int64_t count, std::int64_t width, float scale, float* to) {
+  for (int v = 0; v < NV; ++v)
+    for (std::int64_t column = 0; column < width; column += lanes) {
+      vfloat square[lanes];
+      load_square(square, rows, v * lanes, count, column, width);
+      transpose(square);
+      float* const out = to + column * NV * lanes + v * lanes;
+      const int kept = static_cast<int>(width - column < lanes ? width - column : lanes);
+      for (int i = 0; i < kept; ++i) store(out + i * NV * lanes, square[i] * scale);
+    }
+}
+
+/// rows[count, width] = from[width, M-vectors of NV] transposed, each query times its factor[M].
+template <int NV>
+__attribute__((noinline)) void unpack_transposed(const float* from, const float* factor, std::int64_t count, std::int64_t width,
+                                                 const FlashOutput& rows) {
+  for (int v = 0; v < NV; ++v) {
+    const vfloat times = load(factor + v * lanes);
+    const int here = static_cast<int>(count - v * lanes < lanes ? count - v * lanes : lanes);
+    for (std::int64_t column = 0; column < width; column += lanes) {
+      const int kept = static_cast<int>(width - column < lanes ? width - column : lanes);
+      vfloat square[lanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i) square[i] = i < kept ? load(from + (column + i) * NV * lanes + v * lanes) * times : vfloat{};
+      transpose(square);
+      float* const out = rows.data + v * lanes * rows.stride + column;
+      for (int i = 0; i < here; ++i) {
+        if (kept == lanes) store(out + i * rows.stride, square[i]);
+        else store_part(out + i * rows.stride, square[i], kept);
+      }
+    }
+  }
+}
+
+inline vfloat infinity() { return splat(__builtin_inff()); }
+
+/// Keys [first, end) of each query in the lanes of NV vectors. Lanes beyond the queries see what the last query sees.
+template <int NV>
+struct Sight {
+  vint first[NV], end[NV];
+  std::int64_t all_from = 0, all_to = 0;  // every query sees the keys in [all_from, all_to)
+
+  explicit Sight(const FlashShape& s) {
+    std::int32_t from[NV * lanes], to[NV * lanes];
+    all_to = s.key_end;
+    for (int i = 0; i < NV * lanes; ++i) {
+      const std::int64_t query = i < s.queries ? i : s.queries - 1;
+      from[i] = s.first_key[query], to[i] = s.end_key[query];
+      if (from[i] > all_from) all_from = from[i];
+      if (to[i] < all_to) all_to = to[i];
+    }
+    __builtin_memcpy(first, from, sizeof from);
+    __builtin_memcpy(end, to, sizeof to);
+  }
+  bool covers(std::int64_t begin, std::int64_t stop) const { return begin >= all_from && stop <= all_to; }
+  vint sees(std::int64_t key, int v) const {
+    const vint j = static_cast<std::int32_t>(key) - vint{};
+    return (j >= first[v]) & (j < end[v]);
+  }
+};
+
+}  // namespace
+}  // namespace everglow::EVERGLOW_ISA_NAMESPACE
