@@ -5,6 +5,7 @@
 
 namespace everglow::cpu {
 
+extern const LinearRow linear_onednn;
 extern const LinearRow linear;
 extern const RecurrentRow recurrent_stepwise;
 extern const AttentionRow attention_flash2;

@@ -1,11 +1,12 @@
 // The linear rows, in order of preference.
+#include "cpu/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
-constexpr const LinearRow* cpu_rows[] = {&reference::linear};
+constexpr const LinearRow* cpu_rows[] = {&cpu::linear_onednn, &cpu::linear, &reference::linear};
 constexpr const LinearRow* cuda_rows[] = {&not_built_cuda<LinearRow, LinearQuery>};
 
 }  // namespace
