@@ -67,8 +67,9 @@ class Model {
 
   /// Encodes the sources of a batch and prepares `beam` decoder rows for each.
   std::unique_ptr<DecoderState> start(const Batch& sources, std::int64_t beam);
-  /// Feeds one token to each row [B·beam] after taking over the state of row parents[r] (a row of the same sentence); returns the
-  /// log-probabilities f32 [B·beam, V], valid until the next call.
+  /// Feeds one token to each row [B·beam] after taking over the state of row parents[r]; returns the log-probabilities f32
+  /// [B·beam, V], valid until the next call. Each group of `beam` rows takes over rows of one sentence, sentences in order; a sentence
+  /// that no group names leaves the batch, and from then on rows count without it. The first call's parents are 0, 1, 2, ...
   ConstTensorView step(DecoderState& state, std::span<const std::int32_t> tokens, std::span<const std::int32_t> parents);
   /// Attention probabilities, mean over heads, of a batch of one pair with a given target: [T, S].
   std::vector<std::vector<double>> attention(const Batch& pair);
