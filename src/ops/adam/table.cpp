@@ -1,11 +1,12 @@
 // The adam rows, in order of preference.
+#include "cpu/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
-constexpr const AdamRow* cpu_rows[] = {&reference::adam};
+constexpr const AdamRow* cpu_rows[] = {&cpu::adam, &reference::adam};
 constexpr const AdamRow* cuda_rows[] = {&not_built_cuda<AdamRow, AdamQuery>};
 
 }  // namespace

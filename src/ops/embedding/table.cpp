@@ -1,11 +1,12 @@
 // The embedding rows, in order of preference.
+#include "cpu/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
-constexpr const EmbeddingRow* cpu_rows[] = {&reference::embedding};
+constexpr const EmbeddingRow* cpu_rows[] = {&cpu::embedding, &reference::embedding};
 constexpr const EmbeddingRow* cuda_rows[] = {&not_built_cuda<EmbeddingRow, EmbeddingQuery>};
 
 }  // namespace

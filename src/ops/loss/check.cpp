@@ -23,6 +23,13 @@ namespace {
 
 using Named = std::pair<std::string_view, ConstTensorView>;
 
+/// A matrix whose columns are contiguous and whose rows follow one another without overlap.
+void require_matrix_strides(std::string_view where, std::string_view argument, const ConstTensorView& view) {
+  require_unit_stride(where, argument, view);
+  require(!view.given() || view.size(0) <= 1 || view.stride(0) >= view.size(1), ErrorCode::invalid_argument, where, argument,
+          ": expected rows at least ", view.given() ? view.size(1) : 0, " elements apart, got stride ", view.given() ? view.stride(0) : 0);
+}
+
 LossForward check_forward(std::string_view where, const LossQuery& query, const LossForward& tensors) {
   const LossDescription& d = query.description;
   const Device device = query.device.device;
@@ -33,7 +40,7 @@ LossForward check_forward(std::string_view where, const LossQuery& query, const 
           " rows, got ", t.x.size(0));
   require_unit_stride(where, "x", t.x);
   require_tensor(where, "weight", t.weight, {d.classes, d.inputs}, d.dtype, device);
-  require_unit_stride(where, "weight", t.weight);
+  require_matrix_strides(where, "weight", t.weight);
   require_optional(where, "bias", t.bias, {d.classes}, d.dtype, device);
   require_unit_stride(where, "bias", t.bias);
   t.targets = index_list(where, "targets", tensors.targets, device);
@@ -78,7 +85,7 @@ LossBackward check(const LossQuery& query, const LossBackward& tensors) {
   require_unit_stride(where, "dx", t.dx);
   require_no_self_overlap(where, "dx", t.dx);
   require_gradient(where, "dweight", t.dweight, {d.classes, d.inputs}, d.dtype, device);
-  require_unit_stride(where, "dweight", t.dweight);
+  require_matrix_strides(where, "dweight", t.dweight);
   require_gradient(where, "dbias", t.dbias, {d.classes}, d.dtype, device);
   require_unit_stride(where, "dbias", t.dbias);
   const LossForward& f = t.forward;

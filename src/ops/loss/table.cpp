@@ -1,11 +1,12 @@
 // The loss rows, in order of preference.
+#include "cpu/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
-constexpr const LossRow* cpu_rows[] = {&reference::loss};
+constexpr const LossRow* cpu_rows[] = {&cpu::loss, &reference::loss};
 constexpr const LossRow* cuda_rows[] = {&not_built_cuda<LossRow, LossQuery>};
 
 }  // namespace

@@ -1,11 +1,12 @@
 // The pointwise rows, in order of preference.
+#include "cpu/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
 namespace everglow {
 namespace {
 
-constexpr const PointwiseRow* cpu_rows[] = {&reference::pointwise};
+constexpr const PointwiseRow* cpu_rows[] = {&cpu::pointwise, &reference::pointwise};
 constexpr const PointwiseRow* cuda_rows[] = {&not_built_cuda<PointwiseRow, PointwiseQuery>};
 
 }  // namespace

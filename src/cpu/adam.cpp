@@ -1,0 +1,114 @@
+// Adam on f32 in two passes over memory: the norm, in double over fixed blocks so that it does not depend on the threads, and one
+// fused update. Blocks of all tensors are numbered through, so that many small tensors keep the threads as busy as a large one.
+#include "core/arena.hpp"
+#include "core/parallel.hpp"
+#include "cpu/isa/adam.hpp"
+#include "cpu/rows.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace everglow::cpu {
+namespace {
+
+constexpr std::int64_t block = 4096;  // elements; the four arrays of a block fit the second-level cache many times
+constexpr std::int64_t grain = 4;     // blocks below which another thread costs more than it saves
+
+struct Scratch {
+  std::int64_t* starts = nullptr;  // [tensors + 1], number of the first block of each tensor
+  double* sums = nullptr;          // [blocks], sums of squares
+};
+
+Scratch scratch_of(const AdamQuery& q, Arena& arena) {
+  Scratch s;
+  s.starts = arena.take<std::int64_t>(q.sizes.tensors + 1);
+  s.sums = arena.take<double>(q.sizes.parameters / block + q.sizes.tensors);
+  return s;
+}
+
+/// Calls f(tensor, begin, end, number of the block) for each block of all tensors.
+template <class F>
+void for_blocks(const AdamQuery& q, const AdamStep& t, const Scratch& s, const F& f) {
+  const std::int64_t* last = s.starts + t.tensors.size();
+  parallel_ranges(q.threads, *last, grain, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t* start = std::upper_bound<const std::int64_t*>(s.starts, last, begin) - 1;
+    for (std::int64_t number = begin; number < end; ++number) {
+      while (number >= start[1]) ++start;
+      const AdamTensor& tensor = t.tensors[static_cast<std::size_t>(start - s.starts)];
+      const std::int64_t first = (number - *start) * block;
+      f(tensor, first, std::min(first + block, tensor.parameter.elements()), number);
+    }
+  });
+}
+
+/// The 16-bit copy of the elements [begin, end) that were just updated.
+void refresh_copy(const AdamTensor& tensor, std::int64_t begin, std::int64_t end) {
+  const auto* parameter = static_cast<const float*>(tensor.parameter.data);
+  if (tensor.copy.dtype == DType::f16)
+    for (std::int64_t i = begin; i < end; ++i) static_cast<Half*>(tensor.copy.data)[i] = to_half(parameter[i]);
+  else
+    for (std::int64_t i = begin; i < end; ++i) static_cast<BFloat16*>(tensor.copy.data)[i] = to_bfloat16(parameter[i]);
+}
+
+float f32_of(const ConstTensorView& view) { return *static_cast<const float*>(view.data); }
+
+AdamFactors factors_of(const AdamDescription& d, double rate, double gradient, std::int64_t steps) {
+  const double beta1 = d.beta1, beta2 = d.beta2, t = static_cast<double>(steps);
+  return {.gradient = static_cast<float>(gradient),
+          .keep1 = d.beta1,
+          .take1 = static_cast<float>(1 - beta1),
+          .keep2 = d.beta2,
+          .take2 = static_cast<float>(1 - beta2),
+          .rate = static_cast<float>(rate / (1 - std::pow(beta1, t))),
+          .root = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t))),
+          .epsilon = d.epsilon,
+          .decay = static_cast<float>(rate * d.weight_decay)};
+}
+
+void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&) {
+  const AdamDescription& d = q.description;
+  Arena arena(workspace);
+  const Scratch s = scratch_of(q, arena);
+  s.starts[0] = 0;
+  for (std::size_t i = 0; i < t.tensors.size(); ++i)
+    s.starts[i + 1] = s.starts[i] + (t.tensors[i].parameter.elements() + block - 1) / block;
+  const auto& kernels = select(q.isa, portable::adam_kernels, avx2::adam_kernels, avx512::adam_kernels);
+  double gradient = 1 / (t.scale.given() ? static_cast<double>(f32_of(t.scale)) : 1.0);
+
+  if (d.clip > 0 || t.norm.given() || t.overflow.given()) {
+    for_blocks(q, t, s, [&](const AdamTensor& tensor, std::int64_t begin, std::int64_t end, std::int64_t number) {
+      s.sums[number] = kernels.sum_of_squares(static_cast<const float*>(tensor.gradient.data) + begin, end - begin);
+    });
+    double sum = 0;
+    for (std::int64_t i = 0; i < s.starts[t.tensors.size()]; ++i) sum += s.sums[i];
+    const double norm = std::sqrt(sum) * std::fabs(gradient);
+    const bool overflow = t.overflow.given() && !std::isfinite(norm);
+    if (t.norm.given()) *static_cast<float*>(t.norm.data) = static_cast<float>(norm);
+    if (t.overflow.given()) *static_cast<std::int32_t*>(t.overflow.data) = overflow ? 1 : 0;
+    if (overflow) return;
+    if (d.clip > 0 && norm > d.clip) gradient *= d.clip / norm;
+  }
+
+  const std::int64_t steps = ++*static_cast<std::int64_t*>(t.step.data);
+  const AdamFactors factors = factors_of(d, f32_of(t.rate), gradient, steps);
+  for_blocks(q, t, s, [&](const AdamTensor& tensor, std::int64_t begin, std::int64_t end, std::int64_t) {
+    kernels.update({static_cast<float*>(tensor.parameter.data) + begin, static_cast<const float*>(tensor.gradient.data) + begin,
+                    static_cast<float*>(tensor.m.data) + begin, static_cast<float*>(tensor.v.data) + begin, end - begin},
+                   factors);
+    if (tensor.copy.given()) refresh_copy(tensor, begin, end);
+  });
+}
+
+}  // namespace
+
+const AdamRow adam{.name = "cpu.adam",
+                   .accepts = [](const AdamQuery&) { return accept(); },
+                   .footprint =
+                       [](const AdamQuery& q) {
+                         Arena arena;
+                         scratch_of(q, arena);
+                         return Footprint{.workspace = arena.bytes()};
+                       },
+                   .step = step};
+
+}  // namespace everglow::cpu

@@ -1,0 +1,91 @@
+// Dropout: the mask is the one that philox.hpp defines, on every row and layout; its rate; and its gradient uses the same mask.
+#include "core/philox.hpp"
+#include "ops/small_layers.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace everglow {
+namespace {
+
+using test::HostTensor;
+
+PointwisePlan dropout_plan(const std::string& row, float probability, std::int64_t elements, int threads = 2) {
+  return PointwisePlan({.operation = Pointwise::dropout, .dropout = probability}, {elements}, Device::cpu(),
+                       {.threads = threads, .force = row});
+}
+
+TEST(Dropout, EveryRowDropsTheElementsThatPhiloxNames_sanitize) {
+  constexpr std::uint64_t seed = 0x0123456789ABCDEFULL, offset = 0xFFFFFFF0ULL;  // the counter passes 2^32 on the way
+  constexpr float probability = 0.37F;
+  HostTensor a(DType::f32, {31, 67}), y(DType::f32, {31, 67}, 70), turned(DType::f32, {67, 31});
+  a.fill(1);
+  for (const auto& row : kernels("pointwise", DeviceKind::cpu))
+    for (const int threads : {1, 3}) {
+      SCOPED_TRACE(row);
+      const auto plan = dropout_plan(row, probability, 31 * 67, threads);
+      plan.run({.a = a, .y = y, .dropout_seed = seed, .dropout_offset = offset});
+      plan.run({.a = a, .y = turned.view().transposed(0, 1), .dropout_seed = seed, .dropout_offset = offset});
+      const auto values = y.values(), other = test::gathered(turned.view().transposed(0, 1));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const bool keep = dropout_keeps(seed, offset, i, dropout_threshold(static_cast<double>(probability)));
+        EXPECT_EQ(values[i] != 0, keep) << i;
+        EXPECT_EQ(values[i], other[i]) << i;
+      }
+    }
+}
+
+TEST(Dropout, ForwardAndGradientUseOneMask) {
+  HostTensor x(DType::f32, {5000}), residual(DType::f32, {5000}), y(DType::f32, {5000}), dy(DType::f32, {5000}), dx(DType::f32, {5000});
+  x.fill(1);
+  residual.fill(3);
+  dy.fill(2);
+  for (const auto& row : kernels("pointwise", DeviceKind::cpu)) {
+    const auto plan = dropout_plan(row, 0.25F, 5000);
+    plan.run({.a = x, .b = residual, .y = y, .dropout_seed = 9, .dropout_offset = 4});
+    plan.run({.a = dy, .y = dx, .dropout_seed = 9, .dropout_offset = 4});
+    for (std::int64_t i = 0; i < 5000; ++i) EXPECT_EQ(dx.at(i) != 0, y.at(i) != 3) << row << ' ' << i;
+  }
+}
+
+TEST(Dropout, KeepsTheShareThatWasAskedFor) {
+  // n independent draws with probability p of dropping: the count is binomial, so six standard deviations, 6 sqrt(n p (1 - p)), are
+  // passed once in 5e8 runs; floor(p 2^32) shifts p by less than 2^-32.
+  constexpr std::int64_t n = 1 << 20;
+  HostTensor a(DType::f32, {n}), y(DType::f32, {n});
+  a.fill(1);
+  for (const float p : {0.1F, 0.2F, 0.5F, 0.9F}) {
+    dropout_plan("", p, n).run({.a = a, .y = y, .dropout_seed = test::seed() + 17, .dropout_offset = 5});
+    double dropped = 0;
+    for (std::int64_t i = 0; i < n; ++i) dropped += y.at(i) == 0 ? 1 : 0;
+    const double expected = static_cast<double>(n) * p;
+    EXPECT_LE(std::fabs(dropped - expected), 6 * std::sqrt(expected * (1 - p)) + 1) << p;
+  }
+}
+
+TEST(Dropout, OffsetsContinueTheSequence) {
+  HostTensor a(DType::f32, {800}), whole(DType::f32, {800}), parts(DType::f32, {800});
+  a.fill(1);
+  const auto plan = dropout_plan("", 0.5F, 800);
+  EXPECT_EQ(plan.dropout_counters(), 200U);
+  EXPECT_EQ(dropout_plan("", 0.5F, 801).dropout_counters(), 201U);
+  EXPECT_EQ(PointwisePlan({}, {800}).dropout_counters(), 0U);
+  plan.run({.a = a, .y = whole, .dropout_seed = 1, .dropout_offset = 10});
+  plan.run({.a = a.view().narrow(0, 0, 400), .y = parts.view().narrow(0, 0, 400), .dropout_seed = 1, .dropout_offset = 10});
+  plan.run({.a = a.view().narrow(0, 400, 400), .y = parts.view().narrow(0, 400, 400), .dropout_seed = 1, .dropout_offset = 110});
+  EXPECT_EQ(whole.values(), parts.values());
+}
+
+TEST(Dropout, DroppedNanIsZero) {
+  HostTensor a(DType::f32, {4096}), y(DType::f32, {4096});
+  a.fill(std::nan(""));
+  for (const auto& row : kernels("pointwise", DeviceKind::cpu)) {
+    dropout_plan(row, 0.5F, 4096).run({.a = a, .y = y, .dropout_seed = 3});
+    for (std::int64_t i = 0; i < 4096; ++i)
+      EXPECT_EQ(std::isnan(y.at(i)), dropout_keeps(3, 0, static_cast<std::uint64_t>(i), dropout_threshold(0.5))) << row << ' ' << i;
+  }
+}
+
+}  // namespace
+}  // namespace everglow
