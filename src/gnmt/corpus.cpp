@@ -2,8 +2,9 @@
 #include <everglow/error.hpp>
 #include <everglow/gnmt/corpus.hpp>
 
+#include "unicode.hpp"
+
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -36,22 +37,6 @@ std::string read_file(const std::string& file) {
   return text;
 }
 
-/// The next code point of `text` at `i`, which it moves on; negative where the bytes are not UTF-8 (overlong forms, surrogates and
-/// values above U+10FFFF included).
-utf8proc_int32_t next_code_point(std::string_view text, std::size_t& i) {
-  const auto byte = static_cast<unsigned char>(text[i]);
-  if (byte < 0x80) {
-    ++i;
-    return byte;
-  }
-  utf8proc_int32_t point = -1;
-  const auto used = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + i,
-                                     static_cast<utf8proc_ssize_t>(text.size() - i), &point);
-  if (used <= 0) return -1;
-  i += static_cast<std::size_t>(used);
-  return point;
-}
-
 /// The lines of a file: no line ends (LF or CRLF), no byte order mark, valid UTF-8.
 std::vector<std::string_view> lines_of(const std::string& file, std::string_view text) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
@@ -71,18 +56,11 @@ std::vector<std::string_view> lines_of(const std::string& file, std::string_view
   return lines;
 }
 
-bool is_space(utf8proc_int32_t point) {
-  if (point < 0x80) return point == ' ' || (point >= 0x09 && point <= 0x0D) || (point >= 0x1C && point <= 0x1F);
-  if (point == 0x85) return true;
-  const utf8proc_category_t category = utf8proc_category(point);
-  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
-}
-
 std::int64_t count_words(std::string_view line) {
   std::int64_t words = 0;
   bool inside = false;
   for (std::size_t i = 0; i < line.size();) {
-    const utf8proc_int32_t point = next_code_point(line, i);
+    const std::int32_t point = next_code_point(line, i);
     if (point < 0) ++i;  // a stray byte is part of a word
     const bool space = point >= 0 && is_space(point);
     words += !space && !inside;
