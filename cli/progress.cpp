@@ -30,7 +30,7 @@ std::string clock_text(double seconds) {
 std::string grouped(std::int64_t n) {
   std::string digits = std::to_string(n);
   const std::ptrdiff_t first = n < 0 ? 1 : 0;
-  for (std::ptrdiff_t i = std::ssize(digits) - 3; i > first; i -= 3) digits.insert(static_cast<std::size_t>(i), ",");
+  for (std::ptrdiff_t i = std::ssize(digits) - 3; i > first; i -= 3) digits.insert(static_cast<std::size_t>(i), 1, ',');
   return digits;
 }
 

@@ -1,0 +1,118 @@
+// Help pages and the text of a wrong command line. CLI11's own pages do not wrap and differ between its versions.
+#include "cli/help.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace everglow::cli {
+namespace {
+
+constexpr std::size_t page_width = 100, widest_left = 32;
+
+using Row = std::pair<std::string, std::string>;
+
+/// Words of `text` in lines between the columns `indent` and page_width; the first line begins where `out` ends.
+void wrap(std::string& out, std::string_view text, std::size_t indent) {
+  std::istringstream words{std::string(text)};
+  std::size_t column = out.size() - (out.rfind('\n') + 1);
+  bool first = true;
+  for (std::string word; words >> word; first = false) {
+    if (!first && column + 1 + word.size() > page_width) {
+      out += '\n' + std::string(indent, ' ');
+      column = indent;
+    } else if (!first) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  out += '\n';
+}
+
+std::string table(const std::string& title, const std::vector<Row>& rows) {
+  if (rows.empty()) return {};
+  std::size_t left = 0;
+  for (const Row& row : rows)
+    if (row.first.size() <= widest_left) left = std::max(left, row.first.size());
+  std::string out = "\n" + title + ":\n";
+  for (const auto& [name, text] : rows) {
+    out += name.size() <= left ? fmt::format("  {:<{}}  ", name, left) : fmt::format("  {}\n{}", name, std::string(left + 4, ' '));
+    wrap(out, text, left + 4);
+  }
+  return out;
+}
+
+Row row_of(const CLI::Option& option) {
+  std::string name = option.get_positional() ? option.get_name(true) : option.get_name(false, true);
+  std::replace(name.begin(), name.end(), ',', ' ');
+  if (option.get_items_expected_max() > 0 && !option.get_positional() && !option.get_type_name().empty())
+    name += ' ' + option.get_type_name();
+  std::string text = option.get_description();
+  if (!option.get_default_str().empty()) text += fmt::format(" (default {})", option.get_default_str());
+  return {name, text};
+}
+
+class Help final : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode /*mode*/) const override {
+    std::vector<Row> commands, operands, options;
+    for (const CLI::App* command : app->get_subcommands(nullptr))
+      commands.emplace_back(command->get_name(), command->get_description());
+    for (const CLI::Option* option : app->get_options()) (option->get_positional() ? operands : options).push_back(row_of(*option));
+    std::string usage = "usage: " + name;
+    if (!commands.empty()) usage += " COMMAND";
+    for (const Row& operand : operands) usage += ' ' + operand.first;
+    usage += " [options]\n\n";
+    wrap(usage, app->get_description(), 0);
+    const std::string example = app->get_footer().empty() ? "" : "\nexample: " + app->get_footer() + "\n";
+    return usage + table("commands", commands) + table("arguments", operands) + table("options", options) + example;
+  }
+};
+
+std::vector<std::string> command_names(const CLI::App& tool) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : tool.get_subcommands(nullptr)) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    if (!option->get_positional())
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+std::string what_is_wrong(const CLI::App& tool, const CLI::App& command, const CLI::ParseError& error) {
+  std::vector<std::string> surplus = command.remaining();
+  if (&command == &tool) {
+    const std::string given = surplus.empty() ? "none" : '"' + surplus.front() + '"';
+    return fmt::format("expected a command ({}), got {}", fmt::join(command_names(tool), ", "), given);
+  }
+  if (surplus.empty()) surplus = tool.remaining();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || surplus.empty()) return error.what();
+  if (surplus.front().starts_with('-'))
+    return fmt::format("{}: no such option; expected {}", surplus.front(), fmt::join(option_names(command), ", "));
+  return fmt::format("expected no further argument, got \"{}\"", surplus.front());
+}
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<Help>(); }
+
+std::string explain_wrong_arguments(const CLI::App& tool, const CLI::ParseError& error) {
+  const auto parsed = tool.get_subcommands();
+  const CLI::App& command = parsed.empty() ? tool : *parsed.front();
+  const std::string name = parsed.empty() ? tool.get_name() : tool.get_name() + ' ' + command.get_name();
+  std::string text = fmt::format("{}: {}\n", name, what_is_wrong(tool, command, error));
+  if (!command.get_footer().empty()) text += fmt::format("example: {}\n", command.get_footer());
+  return text + fmt::format("{} --help shows all that is allowed\n", name);
+}
+
+}  // namespace everglow::cli
