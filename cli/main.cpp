@@ -29,6 +29,7 @@ int run(int argc, char** argv) {
   tool.require_subcommand(1);
   tool.footer("everglow corpus --range 0:20");
   int status = 0;
+  add_translate(tool, status);
   add_score(tool, status);
   add_corpus(tool, status);
   add_info(tool, status);

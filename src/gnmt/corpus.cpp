@@ -46,11 +46,10 @@ std::vector<std::string_view> lines_of(const std::string& file, std::string_view
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
-    for (std::size_t i = 0; i < line.size();)
-      if (next_code_point(line, i) < 0)
-        throw Error(ErrorCode::io, read_where,
-                    fmt::format("{}:{}: expected UTF-8, got byte 0x{:02X} at byte {} of the line", file, lines.size() + 1,
-                                static_cast<unsigned char>(line[i]), i + 1));
+    if (const std::size_t bad = find_invalid_utf8(line); bad != std::string_view::npos)
+      throw Error(ErrorCode::io, read_where,
+                  fmt::format("{}:{}: expected UTF-8, got byte 0x{:02X} at byte {} of the line", file, lines.size() + 1,
+                              static_cast<unsigned char>(line[bad]), bad + 1));
     lines.push_back(line);
   }
   return lines;
@@ -108,6 +107,12 @@ void fill_target(Batch& batch, std::int64_t row, std::span<const std::int32_t> p
 std::int64_t steps_of(const std::vector<std::int32_t>& pieces) { return static_cast<std::int64_t>(pieces.size()) + 1; }
 
 }  // namespace
+
+std::size_t find_invalid_utf8(std::string_view line) {
+  for (std::size_t i = 0; i < line.size();)
+    if (next_code_point(line, i) < 0) return i;
+  return std::string_view::npos;
+}
 
 std::vector<Pair> read_pairs(const std::string& tsv_file) {
   const std::string text = read_file(tsv_file);

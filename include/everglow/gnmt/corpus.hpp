@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace everglow::gnmt {
@@ -20,6 +21,9 @@ std::vector<Pair> read_pairs(const std::string& tsv_file);
 std::vector<Pair> read_pairs(const std::string& source_file, const std::string& target_file);
 /// Pairs whose both sides have at most `words` words separated by white space; 0 keeps all.
 std::vector<Pair> at_most_words(std::vector<Pair> pairs, std::int64_t words);
+
+/// Index of the first byte of a line that is not UTF-8; npos where all are.
+std::size_t find_invalid_utf8(std::string_view line);
 
 /// A pair as pieces, without BOS and EOS.
 struct Example {
