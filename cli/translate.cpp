@@ -140,7 +140,7 @@ void add_translate(CLI::App& tool, int& status) {
       ->type_name("N")
       ->check(whole(0, "2", 4096))
       ->capture_default_str();
-  app.footer("Example: echo \"forty-two\" | everglow translate --model numbers");
+  app.footer("echo \"forty-two\" | everglow translate --model numbers");
   app.callback([a, &status] {
     translate(*a);
     status = 0;
