@@ -49,7 +49,7 @@ CODE = re.compile(r'^\s*//(?!/)\s*(?:[\w:<>,&*\s.\[\]\->]+(?:\(.*\)|=[^=].*);|'
                   r'(?:if|for|while|switch) \(.*\) ?\{?|\}|else \{|return\b.*;)\s*$')
 
 # Products take their arguments one by one, in the order of BLAS.
-BLAS_LIKE = {'pack_matrix', 'gemm_packed'}
+BLAS_LIKE = {'pack_b', 'pack_matrix', 'gemm_packed'}
 
 MAX_LINES, MAX_FUNCTION, MAX_KERNEL, MAX_PARAMETERS, MAX_HEAD = 500, 60, 150, 6, 6
 

@@ -145,9 +145,14 @@ vfloat row_scores(const FlashForwardBlock& b, const float* q, std::int64_t j, st
   return sums_of(sum) * b.shape.scale;
 }
 
+struct KeyRange {
+  std::int64_t first, end;
+};
+
 /// o[columns of NV vectors] = factor · Σ p[j] v[j]. `part` > 0: the only vector has that many columns.
 template <int NV>
-void row_mean(const FlashForwardBlock& b, std::int64_t first, std::int64_t end, float factor, float* o, std::int64_t column, int part = 0) {
+void row_mean(const FlashForwardBlock& b, KeyRange keys, float factor, float* o, std::int64_t column, int part = 0) {
+  const auto [first, end] = keys;
   vfloat even[NV], odd[NV];
 #pragma GCC unroll 4
   for (int v = 0; v < NV; ++v) even[v] = vfloat{}, odd[v] = vfloat{};
@@ -198,9 +203,9 @@ void forward_row(const FlashForwardBlock& b, std::int64_t query) {
   }
   float* const o = b.o.data + query * b.o.stride;
   std::int64_t column = 0;
-  for (; column + block_queries <= s.value_dim; column += block_queries) row_mean<4>(b, first, end, factor, o, column);
-  for (; column + lanes <= s.value_dim; column += lanes) row_mean<1>(b, first, end, factor, o, column);
-  if (column < s.value_dim) row_mean<1>(b, first, end, factor, o, column, static_cast<int>(s.value_dim - column));
+  for (; column + block_queries <= s.value_dim; column += block_queries) row_mean<4>(b, {first, end}, factor, o, column);
+  for (; column + lanes <= s.value_dim; column += lanes) row_mean<1>(b, {first, end}, factor, o, column);
+  if (column < s.value_dim) row_mean<1>(b, {first, end}, factor, o, column, static_cast<int>(s.value_dim - column));
 }
 
 void forward_rows(const FlashForwardBlock& b) {

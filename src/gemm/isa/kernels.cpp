@@ -14,7 +14,8 @@ std::int64_t row_panels(std::int64_t m) { return (m + max_rows - 1) / max_rows; 
 
 /// `rows` x (`vectors` · lanes) elements of C. More than two vectors reach into the next panels of B.
 template <int rows, int vectors>
-void tile(const PackedProduct& t, const float* a, const float* b, float* c, std::int64_t column, int columns) {
+void tile(const PackedProduct& t, const float* a, float* c, std::int64_t column, int columns) {
+  const float* b = t.b + column / panel_columns * t.panel_stride;
   vfloat sum[rows][vectors];
   const bool whole = columns == vectors * lanes;
   const auto read = [whole, columns](const float* p, int v) {
@@ -54,18 +55,17 @@ void tile(const PackedProduct& t, const float* a, const float* b, float* c, std:
 
 /// Turns the row count of a panel into a constant. Few rows take more columns at once, so that enough chains are in flight.
 template <int rows, int vectors>
-void tile_of(int count, const PackedProduct& t, const float* a, const float* b, float* c, std::int64_t column, int columns) {
-  if (count == rows) tile<rows, vectors>(t, a, b, c, column, columns);
-  else if constexpr (rows > 1) tile_of<rows - 1, vectors>(count, t, a, b, c, column, columns);
+void tile_of(int count, const PackedProduct& t, const float* a, float* c, std::int64_t column, int columns) {
+  if (count == rows) tile<rows, vectors>(t, a, c, column, columns);
+  else if constexpr (rows > 1) tile_of<rows - 1, vectors>(count, t, a, c, column, columns);
 }
 
 template <int rows, int vectors>
 void columns_of(const PackedProduct& t, std::int64_t column, int columns) {
   const std::int64_t panels = row_panels(t.m);
-  const float* b = t.b + column / panel_columns * t.panel_stride;
   for (std::int64_t i = 0; i < panels; ++i) {
     const std::int64_t begin = t.m * i / panels, end = t.m * (i + 1) / panels;
-    tile_of<rows, vectors>(static_cast<int>(end - begin), t, t.a + begin * t.k, b, t.c + begin * t.ldc + column, column, columns);
+    tile_of<rows, vectors>(static_cast<int>(end - begin), t, t.a + begin * t.k, t.c + begin * t.ldc + column, column, columns);
   }
 }
 
