@@ -8,8 +8,8 @@
 
 namespace everglow::gnmt {
 
-/// The code point of `text` at `i`, which moves on to the next. Negative, with `i` left alone, where the bytes are not UTF-8 (overlong
-/// forms, surrogates and values above U+10FFFF included).
+/// The code point of `text` at `i`, which moves on to the next. Negative, with `i` left alone, where the bytes are not UTF-8
+/// (overlong forms, surrogates and values above U+10FFFF included).
 std::int32_t next_code_point(std::string_view text, std::size_t& i);
 void append_utf8(std::string& text, std::int32_t point);
 

@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""Expected values of tests/gnmt/bleu_test.cpp by sacreBLEU itself (`pip install sacrebleu==2.6.0`). Writes tests/gnmt/bleu_oracle.inc:
-tokenised lines, and scores of small corpora, for both tokenisers."""
+"""Expected values of tests/gnmt/bleu_test.cpp by sacreBLEU itself (`pip install sacrebleu==2.6.0`). Writes
+tests/gnmt/bleu_oracle.inc: tokenised lines, and scores of small corpora, for both tokenisers."""
 import pathlib
 import random
 
 from sacrebleu.metrics import BLEU
 
 LINES = [
-    "", " ", "Hello, world!", "It costs $1,234.56 (about 1.200,50 €).", "In 1990.", "In 1990. ", "1,2", "a,b", "3-4 and x-y, 5-",
-    "don't l'été aujourd’hui", "« Bonjour », dit-elle… “oui”", "&quot;A &amp; B&quot; &lt;tag&gt; &apos;x&apos; &amp;lt;", "a<skipped>b",
-    "..", "...", "a..b", "1..2", ".5 5. ,5 5,", "a.b.c 1.b a.1", "e.g. U.S.A., etc.", "100%", "50 %", "C++ & C#", "x = y*z/2 + [q] {r} ~s ^t `u` |v|",
-    "mail@example.org http://example.org/a?b=c&d=e", "—dash–dash-dash", "a\u00a0b\u202fc\u3000d", "tab\there", "日本語、テスト。", "١٢٣,٤",
-    "½ ² Ⅳ, ½. ²,a", "😀🎉!", "£5 ¥6 ₹7 ©®™ §1", "¿Qué? ¡Sí!", "a_b#c", "'quoted' ''double''", "1.000.000,00", "-1 - 1 1 - 1-", "a--b 1--2",
-    "«»", "x,.y 1,.2 ,.", "naïve cœur Œuvre", "e\u0301te\u0301", "zero\u200bwidth", "\ufeffbom", "a\u0085b", "% & ' ( ) * +", "no.5 No.5 5.no",
+    "", " ", "Hello, world!", "It costs $1,234.56 (about 1.200,50 €).", "In 1990.", "In 1990. ", "1,2", "a,b",
+    "3-4 and x-y, 5-",
+    "don't l'été aujourd’hui", "« Bonjour », dit-elle… “oui”",
+    "&quot;A &amp; B&quot; &lt;tag&gt; &apos;x&apos; &amp;lt;", "a<skipped>b",
+    "..", "...", "a..b", "1..2", ".5 5. ,5 5,", "a.b.c 1.b a.1", "e.g. U.S.A., etc.", "100%", "50 %", "C++ & C#",
+    "x = y*z/2 + [q] {r} ~s ^t `u` |v|",
+    "mail@example.org http://example.org/a?b=c&d=e", "—dash–dash-dash", "a\u00a0b\u202fc\u3000d", "tab\there",
+    "日本語、テスト。", "١٢٣,٤",
+    "½ ² Ⅳ, ½. ²,a", "😀🎉!", "£5 ¥6 ₹7 ©®™ §1", "¿Qué? ¡Sí!", "a_b#c", "'quoted' ''double''", "1.000.000,00",
+    "-1 - 1 1 - 1-", "a--b 1--2",
+    "«»", "x,.y 1,.2 ,.", "naïve cœur Œuvre", "e\u0301te\u0301", "zero\u200bwidth", "\ufeffbom", "a\u0085b",
+    "% & ' ( ) * +", "no.5 No.5 5.no",
 ]
 
 CORPORA = {
@@ -50,7 +56,8 @@ def made(words, seed):
     return hypotheses, references
 
 
-CORPORA["made"] = made("the a cat, dog. runs sits; (quickly) slowly! 3.14 1,000 it's – “so” on under home and but 50% x-ray".split(), 1)
+WORDS = "the a cat, dog. runs sits; (quickly) slowly! 3.14 1,000 it's – “so” on under home and but 50% x-ray".split()
+CORPORA["made"] = made(WORDS, 1)
 
 
 def literal(text):
@@ -69,8 +76,8 @@ for name, (hypotheses, references) in CORPORA.items():
     scores = []
     for metric in tokenizers.values():
         s = metric.corpus_score(hypotheses, [references])
-        scores.append("{%r, {%s}, %r, %d, %d, {%s}, {%s}}" % (
-            s.score, ", ".join(map(repr, s.precisions)), s.bp, s.sys_len, s.ref_len, ", ".join(map(str, s.counts)), ", ".join(map(str, s.totals))))
+        lists = [", ".join(map(repr, values)) for values in (s.precisions, s.counts, s.totals)]
+        scores.append("{%r, {%s}, %r, %d, %d, {%s}, {%s}}" % (s.score, lists[0], s.bp, s.sys_len, s.ref_len, lists[1], lists[2]))
     out.append("    {" + literal(name) + ",\n    " + ",\n    ".join(strings) + ",\n     {" + ",\n      ".join(scores) + "}},")
 out.append("};")
 pathlib.Path(__file__).parents[1].joinpath("gnmt/bleu_oracle.inc").write_text("\n".join(out) + "\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Number words from an independent source (num2words, `pip install num2words==0.5.14`): writes the whole corpus 0 ... 999,999 as TSV
-to standard output and its FNV-1a hash, which tests/gnmt/numbers_test.cpp holds, to standard error. num2words writes commas in
-English, which the corpus has not."""
+"""Number words from an independent source (num2words, `pip install num2words==0.5.14`): writes the whole corpus 0 ... 999,999
+as TSV to standard output and its FNV-1a hash, which tests/gnmt/numbers_test.cpp holds, to standard error. num2words writes
+commas in English, which the corpus has not."""
 import sys
 
 from num2words import num2words
