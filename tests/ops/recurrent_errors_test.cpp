@@ -1,0 +1,206 @@
+// Errors and explanations of the recurrent layer.
+#include "ops/recurrent_problem.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace everglow {
+namespace {
+
+using test::HostTensor;
+using test::RecurrentProblem;
+using test::Scratch;
+
+void expect_error(ErrorCode code, const std::string& text, const std::function<void()>& f) {
+  try {
+    f();
+    ADD_FAILURE() << "expected an error: " << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_STREQ(error.what(), text.c_str());
+  }
+}
+
+/// A layer after its forward run; a test spoils one argument and runs again.
+struct RecurrentErrors : testing::Test {
+  RecurrentProblem p{cases::parse("recurrent steps=3 batch=2 inputs=4 hidden=5 lengths=full dense=1")};
+  RecurrentPlan plan{p.description, p.sizes};
+  test::RecurrentResult r = blank_result(p, plan);
+  std::vector<RecurrentWeights> weights = p.weight_views();
+  std::vector<RecurrentWeightGradients> gradients = gradient_views(r);
+  RecurrentForward forward = forward_tensors(p, r, weights);
+  RecurrentBackward backward = backward_tensors(p, r, weights, gradients);
+  Workspace workspace{r.workspace.data(), r.workspace.bytes()};
+
+  RecurrentErrors() { plan.forward(forward, workspace); }
+  void forward_fails(const std::string& text, ErrorCode code = ErrorCode::invalid_argument) {
+    expect_error(code, "[recurrent.forward] " + text, [&] { plan.forward(forward, workspace); });
+  }
+  void backward_fails(const std::string& text, ErrorCode code = ErrorCode::invalid_argument) {
+    expect_error(code, "[recurrent.backward] " + text, [&] { plan.backward(backward, workspace); });
+  }
+};
+
+TEST_F(RecurrentErrors, ShapesNameTheArgument_sanitize) {
+  HostTensor other(DType::f32, {3, 2, 9});
+  forward.x = other;
+  forward_fails("x: expected [any, any, 4] f32 cpu, got [3, 2, 9] f32 cpu");
+  forward.x = p.x, forward.y = other;
+  forward_fails("y: expected [3, 2, 5] f32 cpu, got [3, 2, 9] f32 cpu");
+  backward.dx = other;
+  backward_fails("dx: expected [3, 2, 4] f32 cpu, got [3, 2, 9] f32 cpu");
+  weights[0].w_hh = other;
+  forward.y = r.y;
+  forward_fails("weights[0].w_hh: expected [20, 5] f32 cpu, got [3, 2, 9] f32 cpu");
+}
+
+TEST_F(RecurrentErrors, MoreThanThePlanHolds_sanitize) {
+  HostTensor longer(DType::f32, {4, 2, 4}), wider(DType::f32, {3, 3, 4});
+  forward.x = longer;
+  forward_fails("x: expected at most 3 steps, got 4");
+  forward.x = wider;
+  forward_fails("x: expected at most 2 rows, got 3");
+}
+
+TEST_F(RecurrentErrors, CountsOfWeights_sanitize) {
+  weights.push_back(weights[0]);
+  forward.weights = weights;
+  forward_fails("weights: expected layers x directions = 1 entries, got 2");
+  gradients.push_back(gradients[0]);
+  backward.weights = std::span(weights).first(1), backward.dweights = gradients;
+  backward_fails("dweights: expected layers x directions = 1 entries, got 2");
+  weights.resize(1);
+  weights[0].w_ih = {};
+  forward.weights = weights;
+  forward_fails("weights[0].w_ih: expected [20, 4] f32 cpu, got not given");
+}
+
+TEST_F(RecurrentErrors, LengthsOutOfRangeOrAbsent_sanitize) {
+  p.lengths.put(1, 4);
+  forward_fails("lengths: expected 0 ... 3 for row 1, got 4");
+  backward_fails("lengths: expected 0 ... 3 for row 1, got 4");
+  p.lengths.put(1, -1);
+  forward_fails("lengths: expected 0 ... 3 for row 1, got -1");
+  forward.lengths = {};
+  forward_fails("lengths: expected a tensor, as the description says, got not given");
+  p.lengths.put(1, 3);
+  forward.lengths = p.lengths;
+  HostTensor resets(DType::u8, {3, 2});
+  forward.resets = resets;
+  forward_fails("resets: expected none, as the description says, got [3, 2] u8 cpu");
+}
+
+TEST_F(RecurrentErrors, OutputsOverInputs_sanitize) {
+  RecurrentProblem q(cases::parse("recurrent steps=3 batch=2 inputs=5 hidden=5 dense=1 training=0"));
+  const RecurrentPlan other(q.description, q.sizes);
+  const Scratch scratch(other.workspace_bytes());
+  const auto parts = q.weight_views();
+  RecurrentForward t{.x = q.x, .weights = parts, .y = q.x};
+  expect_error(ErrorCode::invalid_argument, "[recurrent.forward] y: expected memory apart from x, got an overlap", [&] {
+    other.forward(t, {scratch.data(), scratch.bytes()});
+  });
+  backward.dh0 = r.dc0;
+  backward_fails("dh0: expected memory apart from dc0, got an overlap");
+}
+
+TEST_F(RecurrentErrors, WorkspaceAndReserve_sanitize) {
+  const std::size_t bytes = plan.workspace_bytes();
+  workspace.bytes = bytes - 1;
+  forward_fails("workspace: expected at least " + std::to_string(bytes) + " bytes, got " + std::to_string(bytes - 1),
+                ErrorCode::out_of_memory);
+  workspace.bytes = bytes;
+  const auto kept = static_cast<std::int64_t>(plan.reserve_bytes());
+  forward.reserve = forward.reserve.narrow(0, 0, kept - 1);
+  forward_fails("reserve: expected at least " + std::to_string(kept) + " bytes, got " + std::to_string(kept - 1));
+  forward.reserve = {};
+  forward_fails("reserve: expected [any] u8 cpu, got not given", ErrorCode::invalid_argument);
+  expect_error(ErrorCode::invalid_argument, "[recurrent.backward] training: expected a plan made with training = true, got false",
+               [&] {
+                 RecurrentDescription d = p.description;
+                 d.training = false;
+                 RecurrentPlan(d, p.sizes).backward(backward, workspace);
+               });
+}
+
+TEST_F(RecurrentErrors, AForeignReserveIsRefused_sanitize) {
+  const RecurrentPlan other(p.description, p.sizes, Device::cpu(), {.force = "reference.recurrent"});
+  Scratch reserve(other.reserve_bytes()), scratch(other.workspace_bytes());
+  backward.reserve = TensorView(reserve.data(), DType::u8, {static_cast<std::int64_t>(reserve.bytes())});
+  const std::string foreign = "[recurrent.backward] reserve: expected what forward of this layer and row wrote, got other bytes";
+  expect_error(ErrorCode::invalid_argument, foreign, [&] { other.backward(backward, {scratch.data(), scratch.bytes()}); });
+  RecurrentForward t = forward;
+  t.x = p.x.const_view().narrow(0, 0, 2), t.y = r.y.view().narrow(0, 0, 2);
+  p.lengths.fill(2);
+  plan.forward(t, workspace);
+  backward.reserve = forward.reserve;
+  backward_fails("reserve: expected that of a forward run with 3 steps and 2 rows, got 2 steps and 2 rows");
+  p.lengths.fill(3);
+  plan.forward(forward, workspace);
+  backward.h0 = {};
+  backward_fails("h0, c0: expected them given or not as in the forward run");
+}
+
+TEST_F(RecurrentErrors, AWrongPackingIsRefused_sanitize) {
+  Scratch bytes(plan.packed_bytes());
+  PackedWeights packed{TensorView(bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.bytes())}), 0};
+  plan.pack(weights, packed);
+  const std::uint64_t key = packed.key;
+  packed.key = 7;
+  forward.packed = &packed;
+  forward_fails("packed: expected weights packed for cpu.recurrent_stepwise (key " + std::to_string(key) + "), got key 7");
+  // the key does not depend on the sizes, nor on training
+  RecurrentDescription d = p.description;
+  d.training = false;
+  const RecurrentPlan other(d, {1, 1});
+  ASSERT_EQ(other.packed_bytes(), plan.packed_bytes());
+  other.pack(weights, packed);
+  EXPECT_EQ(packed.key, key);
+}
+
+TEST(RecurrentPlan, RowsAndReasons_sanitize) {
+  const auto reason_of = [](const RecurrentDescription& d, std::size_t row) {
+    try {
+      return RecurrentPlan(d, {2, 2}).explain().rows[row].reason;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported);
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(kernels("recurrent", DeviceKind::cpu), (std::vector<std::string>{"cpu.recurrent_stepwise", "reference.recurrent"}));
+  const RecurrentPlan plan({.inputs = 3, .hidden = 4}, {2, 2});
+  EXPECT_EQ(plan.explain().kernel, "cpu.recurrent_stepwise");
+  EXPECT_EQ(plan.reserve_bytes(), 0U);
+  EXPECT_EQ(reason_of({.inputs = 3, .hidden = 4, .dtype = DType::f16}, 0), "f16 is not served yet");
+  for (const auto& [d, words] : std::vector<std::pair<RecurrentDescription, std::string>>{
+           {{.cell = Cell::gru, .inputs = 3, .hidden = 4}, "gru is not served yet"},
+           {{.cell = Cell::relu, .inputs = 3, .hidden = 4}, "relu is not served yet"},
+           {{.inputs = 3, .hidden = 4, .layers = 2}, "layers > 1 is not served yet"},
+           {{.inputs = 3, .hidden = 4, .projection = 2}, "projection is not served yet"},
+           {{.inputs = 3, .hidden = 4, .dropout = 0.5F}, "dropout is not served yet"},
+           {{.inputs = 3, .hidden = 4, .resets = true}, "resets are not served yet"}})
+    EXPECT_NE(reason_of(d, 0).find(words), std::string::npos) << reason_of(d, 0);
+}
+
+TEST(RecurrentPlan, ProductsInTheColumnMajorView_sanitize) {
+  const RecurrentPlan plan({.inputs = 3, .hidden = 5, .bidirectional = true, .training = true}, {7, 2});
+  std::vector<std::string> lines;
+  for (const auto& g : plan.explain().gemms)
+    lines.push_back(g.pass + ' ' + g.name + ' ' + std::to_string(g.m) + ' ' + std::to_string(g.n) + ' ' + std::to_string(g.k));
+  EXPECT_EQ(lines, (std::vector<std::string>{"forward input 40 14 3", "forward recurrent 20 2 5",
+                                             "activation_gradient recurrent 5 2 20", "activation_gradient input 3 14 40",
+                                             "weight_gradient input 3 40 14", "weight_gradient recurrent 5 20 14"}));
+}
+
+TEST(RecurrentPlan, SizesThatCannotBe_sanitize) {
+  const auto fails = [](const std::string& text, const RecurrentDescription& d, const RecurrentSizes& sizes = {1, 1}) {
+    expect_error(ErrorCode::invalid_argument, "[recurrent.plan] " + text, [&] { RecurrentPlan plan(d, sizes); });
+  };
+  fails("hidden: expected 0 or more, got -1", {.inputs = 1, .hidden = -1});
+  fails("layers: expected 1 or more, got 0", {.inputs = 1, .hidden = 1, .layers = 0});
+  fails("steps: expected 0 or more, got -2", {.inputs = 1, .hidden = 1}, {-2, 1});
+  fails("dropout: expected 0 <= dropout < 1, got 1", {.inputs = 1, .hidden = 1, .dropout = 1});
+}
+
+}  // namespace
+}  // namespace everglow
