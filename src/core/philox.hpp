@@ -7,8 +7,8 @@
 
 namespace everglow {
 
-inline std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter) {
-  std::array<std::uint32_t, 4> c{static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0};
+/// The function of the paper, with a counter of 128 bits, low word first.
+inline std::array<std::uint32_t, 4> philox(std::uint64_t key, std::array<std::uint32_t, 4> c) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53U} * c[0], b = std::uint64_t{0xCD9E8D57U} * c[2];
@@ -17,6 +17,11 @@ inline std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t coun
     k0 += 0x9E3779B9U, k1 += 0xBB67AE85U;
   }
   return c;
+}
+
+/// The counters that dropout uses: 64 bits.
+inline std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter) {
+  return philox(key, std::array{static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0U, 0U});
 }
 
 /// Words below this are dropped: floor(p · 2^32), at most 2^32 (which drops everything).

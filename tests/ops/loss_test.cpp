@@ -79,25 +79,47 @@ struct Results {
         dweight(p.d.dtype, {p.d.classes, p.d.inputs}, p.strided ? p.d.inputs + 2 : 0), dbias(p.d.dtype, {p.d.classes}) {}
 };
 
+/// The largest probability that any counted row gives any class.
+double largest_probability(const Problem& e) {
+  double largest = 0;
+  std::vector<double> z(static_cast<std::size_t>(e.d.classes));
+  for (std::int64_t n = 0; n < e.rows; ++n) {
+    if (e.targets.at(n) == static_cast<double>(e.d.ignore_index)) continue;
+    double sum = 0, top = 0;
+    for (std::int64_t c = 0; c < e.d.classes; ++c) {
+      double logit = e.has_bias ? e.bias.at(c) : 0;
+      for (std::int64_t i = 0; i < e.d.inputs; ++i) logit += e.x.at(n * e.d.inputs + i) * e.weight.at(c * e.d.inputs + i);
+      sum += z[static_cast<std::size_t>(c)] = std::exp(logit);
+      top = std::max(top, z[static_cast<std::size_t>(c)]);
+    }
+    largest = std::max(largest, top / sum);
+  }
+  return largest;
+}
+
 /// Errors of an f32 row, with u its roundoff and storage the type's. |x|, |w|, |b| <= 1, so a logit, a sum of inputs + 1 terms of at
 /// most 1, is within e = (inputs + 1)^2 u of the exact one. With V classes the sum of exponentials is within (V + 8) u of itself (V
 /// additions; exponentials within 4 u, whose arguments are within 2 (inputs + 1) u) and so is each probability p: relative error
-/// r = 4 e + (2 V + 16) u; V u is never reached but holds for any order. A gradient of a logit, p - (1 - s) [target] - s / V, is
-/// then within g = r p + 4 u, and the sums over V classes or n rows add V u or n u of their magnitudes, which are at most 2 a row.
+/// r = 2 e + (V + 16 + 4 (inputs + 1)) u; V u is never reached but holds for any order. A gradient of a logit, p - (1 - s) [target] -
+/// s / V, is then within r p + 4 u (p + [target] + s / V). Where n_t rows have a class as their target, its dW and db add that over
+/// n rows, and n u times the magnitudes that are summed; dx adds it over the classes, whose p sum to 1, and V u times 2.
 struct Bounds {
   double loss, dx, dweight, dbias;
 };
 Bounds bounds_of(const Problem& p, double counted, double factor, bool accumulate) {
   const double u = test::unit_roundoff(DType::f32), storage = test::unit_roundoff(p.d.dtype);
   const double reach = static_cast<double>(p.d.inputs) + 1, classes = static_cast<double>(p.d.classes), before = accumulate ? 1 : 0;
-  const double r = 4 * reach * reach * u + (2 * classes + 16) * u;
-  const double row = r + 4 * u;                            // of one gradient of a logit, p <= 1
-  const double all = r + 4 * u * classes + 2 * u * classes;  // sum over the classes: probabilities sum to 1, then V additions
+  const double e = reach * reach * u, r = 2 * e + (classes + 16 + 4 * reach) * u;
+  double most = 0;  // n_t
+  std::vector<double> uses(static_cast<std::size_t>(p.d.classes), 0);
+  for (std::int64_t n = 0; n < p.rows; ++n)
+    if (p.targets.at(n) != static_cast<double>(p.d.ignore_index)) most = std::max(most, ++uses[static_cast<std::size_t>(p.targets.at(n))]);
+  const double magnitude = counted * (largest_probability(in_f64(p)) + 1 / std::max(classes, 1.0)) + most;
   const double largest_loss = std::log(std::max(classes, 1.0)) + 4 * reach;
   Bounds b{};
-  b.loss = counted * (r + reach * reach * u + 8 * u * largest_loss) + u * counted * largest_loss;
-  b.dx = factor * (all + 2 * storage) + 1e-30;
-  b.dweight = counted * factor * (row + 2 * counted * u) + (storage + counted * u) * (2 * counted * factor + before) + 1e-30;
+  b.loss = counted * (2 * e + (classes + 8 + 8 * largest_loss) * u) + u * counted * largest_loss;
+  b.dx = factor * (r + 12 * u + 2 * classes * u + 2 * storage) + 1e-30;
+  b.dweight = factor * magnitude * (r + 4 * u + counted * u + storage) + (storage + u) * before + counted * u * before + 1e-30;
   b.dbias = b.dweight;
   return b;
 }
