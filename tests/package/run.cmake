@@ -23,6 +23,7 @@ if(mode STREQUAL "install")
   install_tree()
 
 elseif(mode STREQUAL "build_and_install")
+  separate_arguments(options UNIX_COMMAND "${options}")
   run(${CMAKE_COMMAND} -S ${source} -B ${build} -G ${generator} -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_INSTALL_LIBDIR=${libdir}
       -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DEVERGLOW_TESTS=OFF -DEVERGLOW_TOOL=OFF ${options})
   run(${CMAKE_COMMAND} --build ${build} --parallel 2)
