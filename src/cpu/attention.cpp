@@ -64,9 +64,14 @@ std::int64_t dq_part_elements(const AttentionQuery& query) {
 
 struct ThreadScratch {
   FlashScratch blocks;
-  std::int32_t *first_key, *end_key;  // [M]
-  float *dk, *dv;                     // accumulators of one run of keys where D is not whole vectors
+  std::int32_t *first_key, *end_key;  // [R, M]
+  float *dk, *dv;                     // sums of one run of keys
 };
+
+/// Elements between gathered rows, as the kernels have it: whole vectors and one more.
+std::int64_t row_stride(const AttentionForwardKernels& kernels, std::int64_t width) {
+  return rounded_up(width, kernels.lanes) + kernels.lanes;
+}
 
 /// The workspace: one part a thread, and the parts of dq.
 class Scratch {
@@ -89,21 +94,23 @@ class Scratch {
  private:
   ThreadScratch take(Arena& arena, bool backward) const {
     const AttentionDescription& d = query_.description;
-    const std::int64_t m = kernels_.block_queries, n = kernels_.block_keys, lanes = kernels_.lanes;
-    const std::int64_t wide = rounded_up(d.head_dim, lanes), wide_v = rounded_up(d.value_dim, lanes);
+    const std::int64_t m = kernels_.block_queries, n = kernels_.block_keys, r = backward ? 1 : kernels_.most_blocks;
+    const std::int64_t wide = row_stride(kernels_, d.head_dim), wide_v = row_stride(kernels_, d.value_dim);
     ThreadScratch s{};
-    s.first_key = arena.take<std::int32_t>(m), s.end_key = arena.take<std::int32_t>(m);
-    s.blocks.q = arena.take<float>(d.head_dim * m);
+    s.first_key = arena.take<std::int32_t>(r * m), s.end_key = arena.take<std::int32_t>(r * m);
+    s.blocks.q = arena.take<float>(r * d.head_dim * m);
     s.blocks.p = arena.take<float>(backward ? n * m : std::max(n * m, query_.sizes.keys));
+    s.blocks.k_rows = arena.take<float>(n * wide), s.blocks.v_rows = arena.take<float>(n * wide_v);
     if (!backward) {
-      s.blocks.o = arena.take<float>(d.value_dim * m);
+      s.blocks.o = arena.take<float>(r * d.value_dim * m);
+      s.blocks.top = arena.take<float>(r * m), s.blocks.sum = arena.take<float>(r * m);
       return s;
     }
     s.blocks.ds = arena.take<float>(n * m);
     s.blocks.d_o = arena.take<float>(d.value_dim * m);
     s.blocks.dq = arena.take<float>(d.head_dim * m);
-    if (wide != d.head_dim) s.blocks.q_rows = arena.take<float>(m * wide), s.dk = arena.take<float>(query_.sizes.keys * wide);
-    if (wide_v != d.value_dim) s.blocks.d_o_rows = arena.take<float>(m * wide_v), s.dv = arena.take<float>(query_.sizes.keys * wide_v);
+    s.blocks.q_rows = arena.take<float>(m * wide), s.blocks.d_o_rows = arena.take<float>(m * wide_v);
+    s.dk = arena.take<float>(query_.sizes.keys * wide), s.dv = arena.take<float>(query_.sizes.keys * wide_v);
     return s;
   }
 
@@ -161,11 +168,14 @@ void forward(const AttentionQuery& query, const AttentionForward& t, void* works
   const Scratch scratch(query, workspace, false);
   const std::int64_t sq = t.q.size(1), group = d.heads / d.kv_heads;
   const bool one_by_one = sq <= kernels.row_queries;
-  const std::int64_t step = queries_of_block(kernels, sq), blocks = divided_up(sq, step);
+  const std::int64_t step = queries_of_block(kernels, sq), heads = t.q.size(0) * d.heads;
+  // Blocks of queries that share gathered keys; fewer where the threads would run out of tasks.
+  const std::int64_t together = std::clamp<std::int64_t>(divided_up(sq, step) * heads / (4 * query.threads), 1, kernels.most_blocks);
+  const std::int64_t span = step * together, blocks = divided_up(sq, span);
   const auto block = [&](std::int64_t task, int thread) {
-    const std::int64_t b = task / (blocks * d.heads), h = task / blocks % d.heads, first = task % blocks * step;
+    const std::int64_t b = task / (blocks * d.heads), h = task / blocks % d.heads, first = task % blocks * span;
     const AttentionRows rows = attention_rows(d, t, b);
-    const std::int64_t end = std::min(first + step, sq), valid = std::clamp(rows.queries, first, end);
+    const std::int64_t end = std::min(first + span, sq), valid = std::clamp(rows.queries, first, end);
     const ThreadScratch own = scratch.of(thread, false);
     const TensorView& lse = t.lse;
     float* const lse_row = lse.given() ? static_cast<float*>(lse.data) + b * lse.strides[0] + h * lse.strides[1] : nullptr;
@@ -175,13 +185,14 @@ void forward(const AttentionQuery& query, const AttentionForward& t, void* works
                              .lse = lse_row == nullptr ? nullptr : lse_row + first * lse.strides[2], .lse_stride = lse.strides[2],
                              .scratch = own.blocks};
       set_ranges(work.shape, d, rows, first, {0, rows.keys}, own);
-      (one_by_one ? kernels.rows : kernels.block)(work);
+      if (one_by_one) kernels.rows(work);
+      else kernels.blocks(work, step);
     }
     zero_rows(t.o, b, h, valid, end);
     for (std::int64_t i = valid; i < end && lse_row != nullptr; ++i) lse_row[i * lse.strides[2]] = -std::numeric_limits<float>::infinity();
   };
-  const double work = static_cast<double>(std::min(step, sq) * t.k.size(1) * (d.head_dim + d.value_dim));
-  run_tasks(query.threads, t.q.size(0) * d.heads * blocks, work, block);
+  const double work = static_cast<double>(std::min(span, sq) * t.k.size(1) * (d.head_dim + d.value_dim));
+  run_tasks(query.threads, heads * blocks, work, block);
 }
 
 /// One run of backward.
@@ -212,7 +223,7 @@ class Backward {
   void keys(std::int64_t b, std::int64_t kv_head, std::int64_t run, const ThreadScratch& own) const {
     const AttentionRows rows = attention_rows(d_, t_, b);
     const std::int64_t begin = run * run_length_, end = std::min(begin + run_length_, sk_);
-    const FlashOutput dk = accumulator(t_.dk, b, kv_head, begin, end, own.dk), dv = accumulator(t_.dv, b, kv_head, begin, end, own.dv);
+    const FlashOutput dk = accumulator(t_.dk, end - begin, own.dk), dv = accumulator(t_.dv, end - begin, own.dv);
     for (std::int64_t h = kv_head * group_; h < (kv_head + 1) * group_; ++h) {
       for (std::int64_t first = 0; first < rows.queries; first += step_) {
         FlashBackwardBlock work{.shape = shape_of(d_, std::min(step_, rows.queries - first)), .q = rows_of(t_.q, b, first, h),
@@ -225,26 +236,21 @@ class Backward {
       }
       if (runs_ == 1 && t_.dq.given()) zero_rows(t_.dq, b, h, rows.queries, sq_);
     }
-    finish(t_.dk, dk, b, kv_head, begin, end);
-    finish(t_.dv, dv, b, kv_head, begin, end);
+    finish(t_.dk, dk, b, kv_head, {begin, end});
+    finish(t_.dv, dv, b, kv_head, {begin, end});
   }
 
-  /// Zeros for the keys [begin, end): in the gradient itself where its rows are whole vectors, else in scratch.
-  FlashOutput accumulator(const TensorView& gradient, std::int64_t b, std::int64_t kv_head, std::int64_t begin, std::int64_t end,
-                          float* scratch) const {
+  /// Zeros for the keys [begin, end) in scratch: the rows of a gradient lie far apart, and every block of queries adds to them.
+  FlashOutput accumulator(const TensorView& gradient, std::int64_t keys, float* scratch) const {
     if (!gradient.given()) return {nullptr, 0};
-    if (gradient.size(3) % kernels_.lanes == 0) {
-      zero_rows(gradient, b, kv_head, begin, end);
-      return {at(gradient, b, begin, kv_head), gradient.strides[1]};
-    }
-    const std::int64_t stride = rounded_up(gradient.size(3), kernels_.lanes);
-    std::fill_n(scratch, (end - begin) * stride, 0.0F);
+    const std::int64_t stride = row_stride(kernels_, gradient.size(3));
+    std::fill_n(scratch, keys * stride, 0.0F);
     return {scratch, stride};
   }
-  void finish(const TensorView& gradient, const FlashOutput& sum, std::int64_t b, std::int64_t kv_head, std::int64_t begin,
-              std::int64_t end) const {
-    if (!gradient.given() || gradient.size(3) % kernels_.lanes == 0) return;
-    for (std::int64_t s = begin; s < end; ++s) std::copy_n(sum.data + (s - begin) * sum.stride, gradient.size(3), at(gradient, b, s, kv_head));
+  void finish(const TensorView& gradient, const FlashOutput& sum, std::int64_t b, std::int64_t kv_head, KeyRange keys) const {
+    if (!gradient.given()) return;
+    for (std::int64_t s = keys.begin; s < keys.end; ++s)
+      std::copy_n(sum.data + (s - keys.begin) * sum.stride, gradient.size(3), at(gradient, b, s, kv_head));
   }
 
   float* part(std::int64_t b, std::int64_t h, std::int64_t run, std::int64_t i) const {

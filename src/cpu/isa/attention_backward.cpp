@@ -5,20 +5,6 @@
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
 
-constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + lanes - 1) / lanes; }
-
-/// Rows of B for `multiply_wide`: the caller's where the width is whole vectors, else a copy padded with zeros.
-FlashRows padded(const FlashRows& rows, std::int64_t count, std::int64_t width, float* copy) {
-  if (width % lanes == 0) return rows;
-  const std::int64_t stride = whole_vectors(width) * lanes;
-  for (std::int64_t i = 0; i < count; ++i)
-    for (std::int64_t e = 0; e < stride; e += lanes) {
-      const float* const p = rows.data + i * rows.stride + e;
-      store(copy + i * stride + e, e + lanes <= width ? load(p) : load_part(p, static_cast<int>(width - e)));
-    }
-  return {copy, stride};
-}
-
 /// delta[queries] = Σ do · o - dlse, by transposed squares: do is in scratch, o is read as it lies.
 template <int NV>
 void deltas(const FlashBackwardBlock& b, vfloat (&delta)[NV], vfloat (&lse)[NV]) {
@@ -67,7 +53,8 @@ void backward(const FlashBackwardBlock& b) {
   constexpr std::int64_t width = NV * lanes;
   const FlashShape& s = b.shape;
   const FlashScratch& scratch = b.scratch;
-  const Sight<NV> sight(s);
+  Sight<NV> sight;
+  sight.set(s, 0);
   const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr;
   const bool any = s.key_begin < s.key_end;
   vfloat delta[NV], lse[NV];
@@ -76,13 +63,14 @@ void backward(const FlashBackwardBlock& b) {
     pack_transposed<NV>(b.q, s.queries, s.head_dim, s.scale, scratch.q);
     if (flows) pack_transposed<NV>(b.d_o, s.queries, s.value_dim, 1, scratch.d_o);
     deltas<NV>(b, delta, lse);
-    if (b.dk.data != nullptr) q_rows = padded(b.q, s.queries, s.head_dim, scratch.q_rows);
-    if (b.dv.data != nullptr && flows) d_o_rows = padded(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
+    if (b.dk.data != nullptr) q_rows = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
+    if (b.dv.data != nullptr && flows) d_o_rows = gathered(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
   }
   bool started = false;
   for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys, started = true) {
     const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys, row = j - b.key_origin;
-    const FlashRows k{b.k.data + j * b.k.stride, b.k.stride}, v{b.v.data + j * b.v.stride, b.v.stride};
+    const FlashRows k = gathered({b.k.data + j * b.k.stride, b.k.stride}, keys, s.head_dim, scratch.k_rows);
+    const FlashRows v = gathered({b.v.data + j * b.v.stride, b.v.stride}, keys, s.value_dim, scratch.v_rows);
     multiply<NV, false>({k.data, k.stride, scratch.q, width, scratch.p, width, keys, s.head_dim, false, nullptr});
     if (flows && wants_ds)
       multiply<NV, false>({v.data, v.stride, scratch.d_o, width, scratch.ds, width, keys, s.value_dim, false, nullptr});

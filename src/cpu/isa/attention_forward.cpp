@@ -1,4 +1,4 @@
-// FlashAttention-2 forward for one block of queries (Dao, arXiv 2307.08691): scores of a key block, online softmax, o += P v, one
+// FlashAttention-2 forward for blocks of queries (Dao, arXiv 2307.08691): scores of a key block, online softmax, o += P v, one
 // division at the end. Queries lie side by side in the lanes of vectors, so that maximum and sum need no work across lanes.
 #include "cpu/isa/attention_tile.hpp"
 
@@ -35,81 +35,102 @@ void put_lse(const FlashForwardBlock& b, std::int64_t first, vfloat value) {
   for (int i = 0; i < lanes && first + i < b.shape.queries; ++i) b.lse[(first + i) * b.lse_stride] = buffer[i];
 }
 
-/// Running maximum and sum of the queries in NV vectors.
+/// Scores p[keys, NV vectors] become exponentials; top and sum are the running maximum and sum, and what came before is to be
+/// multiplied by `rescale`.
 template <int NV>
-struct Online {
-  vfloat top[NV], sum[NV];
-  float rescale[NV * lanes];
+void online_softmax(float* p, std::int64_t keys, float* tops, float* sums, float* rescale) {
+  for (int v = 0; v < NV; ++v) {
+    const vfloat top = load(tops + v * lanes);
+    vfloat a = top, b = top;
+    std::int64_t j = 0;
+    for (; j + 2 <= keys; j += 2) {
+      a = vmax(a, load(p + (j * NV + v) * lanes));
+      b = vmax(b, load(p + ((j + 1) * NV + v) * lanes));
+    }
+    if (j < keys) a = vmax(a, load(p + (j * NV + v) * lanes));
+    const vfloat higher = vmax(a, b);
+    const vfloat shift = higher == -infinity() ? vfloat{} : higher;  // no key yet: exp(-inf - 0) is 0, as it must be
+    const vfloat factor = vexp(top - shift);
+    vfloat total = load(sums + v * lanes) * factor;
+    for (j = 0; j < keys; ++j) {
+      const vfloat e = vexp(load(p + (j * NV + v) * lanes) - shift);
+      total += e;
+      store(p + (j * NV + v) * lanes, e);
+    }
+    store(rescale + v * lanes, factor), store(tops + v * lanes, higher), store(sums + v * lanes, total);
+  }
+}
 
-  Online() {
-    for (int v = 0; v < NV; ++v) top[v] = -infinity(), sum[v] = vfloat{};
+/// The parts of scratch of one block of queries among those that share the keys.
+template <int NV>
+struct Block {
+  std::int64_t first;  // query
+  Sight<NV> sight;
+  float *q, *o, *top, *sum;
+  bool started;
+
+  void begin(const FlashForwardBlock& b, std::int64_t index, std::int64_t step) {
+    first = index * step, started = false;
+    sight.set(b.shape, first);
+    q = b.scratch.q + index * b.shape.head_dim * block_queries, o = b.scratch.o + index * b.shape.value_dim * block_queries;
+    top = b.scratch.top + index * block_queries, sum = b.scratch.sum + index * block_queries;
+    for (int v = 0; v < NV; ++v) store(top + v * lanes, -infinity()), store(sum + v * lanes, vfloat{});
+    const FlashRows rows{b.q.data + first * b.q.stride, b.q.stride};
+    pack_transposed<NV>(rows, b.shape.queries - first, b.shape.head_dim, b.shape.scale, q);
   }
 
-  /// Scores p[keys, NV vectors] become exponentials; what came before is to be multiplied by `rescale`.
-  void take(float* p, std::int64_t keys) {
-#pragma GCC unroll 4
+  void take(const FlashForwardBlock& b, const FlashRows& k, const FlashRows& v, std::int64_t key, std::int64_t keys) {
+    constexpr std::int64_t width = NV * lanes;
+    if (!sight.touches(key, key + keys)) return;
+    float* const p = b.scratch.p;
+    multiply<NV, false>({k.data, k.stride, q, width, p, width, keys, b.shape.head_dim, false, nullptr});
+    if (!sight.covers(key, key + keys))
+      for (std::int64_t j = 0; j < keys; ++j)
+        for (int i = 0; i < NV; ++i) {
+          float* const at = p + j * width + i * lanes;
+          store(at, sight.sees(key + j, i) ? load(at) : -infinity());
+        }
+    float rescale[width];
+    online_softmax<NV>(p, keys, top, sum, rescale);
+    multiply<NV, true>({v.data, v.stride, p, width, o, width, b.shape.value_dim, keys, started, started ? rescale : nullptr});
+    started = true;
+  }
+
+  void finish(const FlashForwardBlock& b) const {
+    float factor[NV * lanes];
     for (int v = 0; v < NV; ++v) {
-      vfloat a = top[v], b = top[v];
-      std::int64_t j = 0;
-      for (; j + 2 <= keys; j += 2) {
-        a = vmax(a, load(p + (j * NV + v) * lanes));
-        b = vmax(b, load(p + ((j + 1) * NV + v) * lanes));
-      }
-      if (j < keys) a = vmax(a, load(p + (j * NV + v) * lanes));
-      const vfloat higher = vmax(a, b);
-      const vfloat shift = higher == -infinity() ? vfloat{} : higher;  // no key yet: exp(-inf - 0) is 0, as it must be
-      const vfloat factor = vexp(top[v] - shift);
-      store(rescale + v * lanes, factor);
-      vfloat total = sum[v] * factor;
-      for (j = 0; j < keys; ++j) {
-        const vfloat e = vexp(load(p + (j * NV + v) * lanes) - shift);
-        total += e;
-        store(p + (j * NV + v) * lanes, e);
-      }
-      top[v] = higher, sum[v] = total;
+      const vfloat total = load(sum + v * lanes);
+      const vint none = total == 0.0F;
+      store(factor + v * lanes, none ? vfloat{} : 1.0F / total);
+      if (b.lse != nullptr) put_lse(b, first + v * lanes, none ? -infinity() : load(top + v * lanes) + vlog(total));
     }
+    if (!started)
+      for (std::int64_t i = 0; i < b.shape.value_dim * NV * lanes; i += lanes) store(o + i, vfloat{});
+    unpack_transposed<NV>(o, factor, b.shape.queries - first, b.shape.value_dim, {b.o.data + first * b.o.stride, b.o.stride});
   }
 };
 
 template <int NV>
-void forward(const FlashForwardBlock& b) {
-  constexpr std::int64_t width = NV * lanes;
+void forward(const FlashForwardBlock& b, std::int64_t step) {
   const FlashShape& s = b.shape;
-  const FlashScratch& scratch = b.scratch;
-  const Sight<NV> sight(s);
-  Online<NV> online;
-  pack_transposed<NV>(b.q, s.queries, s.head_dim, s.scale, scratch.q);
-  bool started = false;
-  for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys, started = true) {
+  const std::int64_t blocks = (s.queries + step - 1) / step;
+  Block<NV> block[most_blocks];
+  for (std::int64_t i = 0; i < blocks; ++i) block[i].begin(b, i, step);
+  for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys) {
     const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys;
-    multiply<NV, false>({b.k.data + j * b.k.stride, b.k.stride, scratch.q, width, scratch.p, width, keys, s.head_dim, false, nullptr});
-    if (!sight.covers(j, j + keys))
-      for (std::int64_t i = 0; i < keys; ++i)
-        for (int v = 0; v < NV; ++v) {
-          float* const at = scratch.p + i * width + v * lanes;
-          store(at, sight.sees(j + i, v) ? load(at) : -infinity());
-        }
-    online.take(scratch.p, keys);
-    multiply<NV, true>({b.v.data + j * b.v.stride, b.v.stride, scratch.p, width, scratch.o, width, s.value_dim, keys, started,
-                        started ? online.rescale : nullptr});
+    const FlashRows k = gathered({b.k.data + j * b.k.stride, b.k.stride}, keys, s.head_dim, b.scratch.k_rows);
+    const FlashRows v = gathered({b.v.data + j * b.v.stride, b.v.stride}, keys, s.value_dim, b.scratch.v_rows);
+    for (std::int64_t i = 0; i < blocks; ++i) block[i].take(b, k, v, j, keys);
   }
-  float factor[width];
-  for (int v = 0; v < NV; ++v) {
-    const vint none = online.sum[v] == 0.0F;
-    store(factor + v * lanes, none ? vfloat{} : 1.0F / online.sum[v]);
-    if (b.lse != nullptr) put_lse(b, v * lanes, none ? -infinity() : online.top[v] + vlog(online.sum[v]));
-  }
-  if (!started)
-    for (std::int64_t i = 0; i < s.value_dim * width; i += lanes) store(scratch.o + i, vfloat{});
-  unpack_transposed<NV>(scratch.o, factor, s.queries, s.value_dim, b.o);
+  for (std::int64_t i = 0; i < blocks; ++i) block[i].finish(b);
 }
 
-void forward_block(const FlashForwardBlock& b) {
-  const std::int64_t vectors = (b.shape.queries + lanes - 1) / lanes;
-  if (vectors == 1) forward<1>(b);
-  else if (vectors == 2) forward<2>(b);
-  else if (vectors == 3) forward<3>(b);
-  else forward<4>(b);
+void forward_blocks(const FlashForwardBlock& b, std::int64_t step) {
+  const std::int64_t vectors = ((b.shape.queries < step ? b.shape.queries : step) + lanes - 1) / lanes;
+  if (vectors == 1) forward<1>(b, step);
+  else if (vectors == 2) forward<2>(b, step);
+  else if (vectors == 3) forward<3>(b, step);
+  else forward<4>(b, step);
 }
 
 /// Sums of `lanes` vectors, in the lanes of one.
@@ -215,6 +236,7 @@ void forward_rows(const FlashForwardBlock& b) {
 }  // namespace
 
 extern const AttentionForwardKernels attention_forward_kernels;
-const AttentionForwardKernels attention_forward_kernels{lanes, block_queries, block_keys, lanes / 2, forward_block, forward_rows};
+const AttentionForwardKernels attention_forward_kernels{lanes, block_queries, block_keys, most_blocks, lanes / 2, forward_blocks,
+                                                         forward_rows};
 
 }  // namespace everglow::EVERGLOW_ISA_NAMESPACE

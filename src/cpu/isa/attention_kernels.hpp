@@ -1,4 +1,5 @@
-// The blocks of FlashAttention-2 on a CPU: one (batch, head) and up to `block_queries` queries at a time. Plain structs only.
+// The blocks of FlashAttention-2 on a CPU: one (batch, head) and up to `block_queries` queries at a time, or several such blocks
+// that share the keys. Plain structs only.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +19,28 @@ struct FlashOutput {
 /// What every block has: its queries, its head dimensions, the keys that some query sees, and those that each sees.
 struct FlashShape {
   std::int64_t head_dim, value_dim;
-  std::int64_t queries;             // 1 ... block_queries
+  std::int64_t queries;             // 1 ... block_queries (forward: times most_blocks)
   std::int64_t key_begin, key_end;  // union over the queries; empty: begin >= end
   const std::int32_t* first_key;    // [queries]: keys [first_key, end_key) of each query
   const std::int32_t* end_key;
   float scale;
 };
 
-/// Scratch of one thread. M = block_queries, N = block_keys; "transposed" is [.., M]: queries side by side in vectors.
+/// Scratch of one thread. M = block_queries, N = block_keys, R = most_blocks on the way forward and 1 on the way back; "wide" is
+/// rounded up to whole vectors and one vector more, so that rows do not fall on the same sets of a cache.
 struct FlashScratch {
-  float* q;       // [D, M], scaled
-  float* d_o;     // [Dv, M]
-  float* p;       // [N, M]; one query at a time: [Sk]
-  float* ds;      // [N, M]
-  float* o;       // [Dv, M]
-  float* dq;      // [D, M]
-  float* q_rows;  // [M, D rounded up to whole vectors]: used where D is not whole vectors
-  float* d_o_rows;  // [M, Dv rounded up]
+  float* q;         // [R, D, M], scaled, queries side by side in vectors
+  float* d_o;       // [Dv, M]
+  float* p;         // [N, M]; one query at a time: [Sk]
+  float* ds;        // [N, M]
+  float* o;         // [R, Dv, M]
+  float* dq;        // [D, M]
+  float* top;       // [R, M]: running maximum
+  float* sum;       // [R, M]: running sum
+  float* k_rows;    // [N, D wide]: rows that do not lie one after the other are gathered here
+  float* v_rows;    // [N, Dv wide]
+  float* q_rows;    // [M, D wide]
+  float* d_o_rows;  // [M, Dv wide]
 };
 
 struct FlashForwardBlock {
@@ -51,7 +57,7 @@ struct FlashBackwardBlock {
   FlashRows q, k, v, o, d_o;  // d_o.data null: zero
   FlashRows lse, dlse;        // one element a row; dlse.data null: zero
   FlashOutput dq;             // null: not wanted
-  FlashOutput dk, dv;         // [.., D or Dv rounded up to whole vectors], added to, from key `key_origin`; null: not wanted
+  FlashOutput dk, dv;         // rows of whole vectors, added to, from key `key_origin`; null: not wanted
   std::int64_t key_origin;
   FlashScratch scratch;
 };
@@ -60,8 +66,9 @@ struct AttentionForwardKernels {
   int lanes;
   int block_queries;
   int block_keys;
+  int most_blocks;  // blocks of queries that share each gathered block of keys
   int row_queries;  // up to this many queries in all go one by one, with the head dimension in vectors
-  void (*block)(const FlashForwardBlock&);
+  void (*blocks)(const FlashForwardBlock&, std::int64_t step);  // `step` queries in each block of queries
   void (*rows)(const FlashForwardBlock&);
 };
 struct AttentionBackwardKernels {

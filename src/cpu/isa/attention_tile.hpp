@@ -12,6 +12,7 @@ namespace {
 constexpr int most_vectors = 4;                      // vectors side by side in a register tile
 constexpr int block_queries = most_vectors * lanes;  // M
 constexpr int block_keys = 64;                       // N
+constexpr int most_blocks = 4;                       // R
 constexpr bool many_registers = lanes == 16;         // 32 of them; else 16
 
 /// Rows of a register tile of NV vectors: accumulators, one row of B and one broadcast fit in the registers, and there are at
@@ -174,26 +175,49 @@ __attribute__((noinline)) void unpack_transposed(const float* from, const float*
   }
 }
 
+constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + lanes - 1) / lanes; }
+/// Row stride of gathered rows.
+constexpr std::int64_t wide(std::int64_t n) { return (whole_vectors(n) + 1) * lanes; }
+
+/// Rows as they lie where they follow each other and are whole vectors, else a copy padded with zeros. Rows far apart cost a page
+/// and, where the stride is a large power of two, the same few sets of the caches: a tile that reads them again and again would
+/// miss each time.
+__attribute__((noinline)) FlashRows gathered(const FlashRows& rows, std::int64_t count, std::int64_t width, float* copy) {
+  if (rows.stride == width && width % lanes == 0 && width <= 256) return rows;
+  const std::int64_t stride = wide(width), whole = width / lanes * lanes;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float* const from = rows.data + i * rows.stride;
+    float* const to = copy + i * stride;
+    for (std::int64_t e = 0; e < whole; e += lanes) store(to + e, load(from + e));
+    if (whole < width) store(to + whole, load_part(from + whole, static_cast<int>(width - whole)));
+  }
+  return {copy, stride};
+}
+
 inline vfloat infinity() { return splat(__builtin_inff()); }
 
 /// Keys [first, end) of each query in the lanes of NV vectors. Lanes beyond the queries see what the last query sees.
 template <int NV>
 struct Sight {
   vint first[NV], end[NV];
-  std::int64_t all_from = 0, all_to = 0;  // every query sees the keys in [all_from, all_to)
+  std::int64_t all_from, all_to;  // every query sees the keys in [all_from, all_to)
+  std::int64_t any_from, any_to;  // no query sees others
 
-  explicit Sight(const FlashShape& s) {
+  void set(const FlashShape& s, std::int64_t first_query) {
     std::int32_t from[NV * lanes], to[NV * lanes];
-    all_to = s.key_end;
+    all_from = any_to = 0, all_to = any_from = s.key_end;
     for (int i = 0; i < NV * lanes; ++i) {
-      const std::int64_t query = i < s.queries ? i : s.queries - 1;
+      const std::int64_t query = first_query + i < s.queries ? first_query + i : s.queries - 1;
       from[i] = s.first_key[query], to[i] = s.end_key[query];
       if (from[i] > all_from) all_from = from[i];
       if (to[i] < all_to) all_to = to[i];
+      if (from[i] < to[i] && from[i] < any_from) any_from = from[i];
+      if (from[i] < to[i] && to[i] > any_to) any_to = to[i];
     }
     __builtin_memcpy(first, from, sizeof from);
     __builtin_memcpy(end, to, sizeof to);
   }
+  bool touches(std::int64_t begin, std::int64_t stop) const { return begin < any_to && stop > any_from; }
   bool covers(std::int64_t begin, std::int64_t stop) const { return begin >= all_from && stop <= all_to; }
   vint sees(std::int64_t key, int v) const {
     const vint j = static_cast<std::int32_t>(key) - vint{};
