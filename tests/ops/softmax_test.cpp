@@ -21,6 +21,20 @@ SoftmaxDescription description_of(const Case& c) {
           .masked_row = c.text("masked_row", "nan") == "zero" ? MaskedRow::zero : MaskedRow::nan};
 }
 
+/// The rows that accept a description.
+std::vector<std::string> rows_for(const SoftmaxDescription& d, const SoftmaxSizes& sizes) {
+  std::vector<std::string> out;
+  for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
+    try {
+      const SoftmaxPlan plan(d, sizes, Device::cpu(), {.force = row});
+      out.push_back(row);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+    }
+  }
+  return out;
+}
+
 class SoftmaxCases : public testing::TestWithParam<Case> {};
 
 /// |y| <= 1 is a quotient of exponentials of sums of n terms: with roundoff u of f32 arithmetic and u_s of the storage type the
@@ -54,7 +68,7 @@ TEST_P(SoftmaxCases, EveryRowAgreesWithTheReference) {
   reference.forward({x64, y64}, {});
   reference.backward({y64, dy64, dx64}, {});
 
-  for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
+  for (const auto& row : rows_for(d, sizes)) {
     SCOPED_TRACE(row);
     const SoftmaxPlan plan(d, sizes, Device::cpu(), {.force = row});
     const test::Scratch scratch(plan.workspace_bytes());
@@ -72,6 +86,110 @@ TEST_P(SoftmaxCases, EveryRowAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Cpu, SoftmaxCases, testing::ValuesIn(cases::all("softmax")),
                          [](const auto& info) { return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : ""); });
+
+constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+
+/// One row of 40 columns, all 0.5 but some: what comes out, on every row of the table.
+void expect_row(const SoftmaxDescription& d, const std::vector<std::pair<int, double>>& some, double expected_first, const char* what) {
+  SCOPED_TRACE(what);
+  for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
+    SCOPED_TRACE(row);
+    HostTensor x(DType::f32, {1, 40}), y(DType::f32, {1, 40});
+    x.fill(0.5);
+    for (const auto& [column, value] : some) {
+      if (column < 0) x.fill(value);
+      else x.put(column, value);
+    }
+    const SoftmaxPlan plan(d, {1, 40}, Device::cpu(), {.force = row});
+    const test::Scratch scratch(plan.workspace_bytes());
+    plan.forward({x, y}, {scratch.data(), scratch.bytes()});
+    for (int i = 0; i < 40; ++i) {
+      if (std::isnan(expected_first)) EXPECT_TRUE(std::isnan(y.at(i))) << i;
+      else EXPECT_EQ(y.at(i), expected_first) << i;
+    }
+  }
+}
+
+TEST(Softmax, RowsWithNanAndInfinities_sanitize) {
+  const SoftmaxDescription plain, zero{.masked_row = MaskedRow::zero}, log{.log = true}, log_zero{.log = true, .masked_row = MaskedRow::zero};
+  for (const auto& d : {plain, zero, log, log_zero}) {
+    expect_row(d, {{7, infinity}}, nan, "one +inf");
+    expect_row(d, {{39, infinity}, {3, infinity}}, nan, "two +inf");
+    for (const int column : {0, 17, 39}) {
+      expect_row(d, {{column, nan}}, nan, "a NaN");
+      expect_row(d, {{-1, -infinity}, {column, nan}}, nan, "a NaN among -inf");
+      expect_row(d, {{column, nan}, {20, infinity}}, nan, "a NaN and +inf");
+    }
+  }
+  expect_row(plain, {{-1, -infinity}}, nan, "all -inf");
+  expect_row(log, {{-1, -infinity}}, nan, "all -inf, log");
+  expect_row(zero, {{-1, -infinity}}, 0, "all -inf, zero");
+  expect_row(log_zero, {{-1, -infinity}}, -infinity, "all -inf, log, zero");
+  expect_row(plain, {{-1, 3e38}}, static_cast<float>(1.0 / 40), "the largest numbers");
+}
+
+/// -inf beside numbers is a mask: 0 in its place, the others as if it were absent; in the first vector, or all of it.
+TEST(Softmax, MaskedColumnsAreZero_sanitize) {
+  for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
+    SCOPED_TRACE(row);
+    HostTensor x(DType::f32, {1, 70}), y(DType::f32, {1, 70});
+    x.fill(-infinity);
+    for (int i = 64; i < 68; ++i) x.put(i, 2);
+    const SoftmaxPlan plan({}, {1, 70}, Device::cpu(), {.force = row});
+    plan.forward({x, y}, {});
+    for (int i = 0; i < 70; ++i) EXPECT_EQ(y.at(i), i >= 64 && i < 68 ? 0.25 : 0) << i;
+  }
+}
+
+/// The same bits for any thread count, in place, and for few long rows that threads share.
+TEST(Softmax, ThreadsAndPlaceDoNotChangeBits_sanitize) {
+  for (const std::int64_t rows : {1, 2, 5})
+    for (const std::int64_t columns : {40, 40000}) {
+      HostTensor x(DType::f32, {rows, columns}), dy(DType::f32, {rows, columns});
+      x.uniform(1, -8, 8), dy.uniform(2, -1, 1);
+      for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
+        std::vector<double> first_y, first_dx;
+        for (const int threads : {1, 2, 3}) {
+          const SoftmaxPlan plan({}, {rows, columns}, Device::cpu(), {.threads = threads, .force = row, .deterministic = true});
+          const test::Scratch scratch(plan.workspace_bytes());
+          HostTensor y(DType::f32, {rows, columns}), dx(DType::f32, {rows, columns});
+          y.set(x.values()), dx.set(dy.values());
+          plan.forward({y, y}, {scratch.data(), scratch.bytes()});
+          plan.backward({y, dx, dx}, {scratch.data(), scratch.bytes()});
+          if (threads == 1) first_y = y.values(), first_dx = dx.values();
+          EXPECT_EQ(first_y, y.values()) << row << ' ' << threads;
+          EXPECT_EQ(first_dx, dx.values()) << row << ' ' << threads;
+          EXPECT_TRUE(scratch.guards_intact());
+        }
+      }
+    }
+}
+
+/// Gradients of the reference are central differences (h = 1e-5: h² and 2^-53 / h are far below the bound).
+TEST(Softmax, GradientsOfTheReferenceAreDifferences_sanitize) {
+  for (const bool log : {false, true}) {
+    const SoftmaxPlan plan({.dtype = DType::f64, .log = log}, {2, 6}, Device::cpu(), {.force = "reference.softmax"});
+    HostTensor x(DType::f64, {2, 6}), y(DType::f64, {2, 6}), dy(DType::f64, {2, 6}), dx(DType::f64, {2, 6});
+    x.uniform(1, -2, 2), dy.uniform(2, -1, 1);
+    const auto loss = [&] {
+      plan.forward({x, y}, {});
+      double sum = 0;
+      for (int i = 0; i < 12; ++i) sum += y.at(i) * dy.at(i);
+      return sum;
+    };
+    loss();
+    plan.backward({y, dy, dx}, {});
+    for (int i = 0; i < 12; ++i) {
+      const double kept = x.at(i), h = 1e-5;
+      x.put(i, kept + h);
+      const double above = loss();
+      x.put(i, kept - h);
+      const double below = loss();
+      x.put(i, kept);
+      EXPECT_NEAR(dx.at(i), (above - below) / (2 * h), 1e-8) << i;
+    }
+  }
+}
 
 TEST(Softmax, WrongShapeNamesArgumentExpectedAndActual) {
   const SoftmaxPlan plan({}, {4, 8});
