@@ -44,7 +44,7 @@ class PartProduct {
       : p_(p), kernels_(kernels), part_(part), depth_(std::min(p.k, block_k)), rows_(std::min(part.m1 - part.m0, block_rows * kernels.rows)) {
     const std::int64_t m = part.m1 - part.m0;
     keeps_a_ = m * p.k <= kept_a;
-    columns_ = std::min(block_n, round_up(part.n1 - part.n0, kernels.panel_columns));
+    columns_ = std::min(keeps_a_ ? finish_columns : block_n, round_up(part.n1 - part.n0, kernels.panel_columns));
     a_ = thread_scratch(ScratchSlot::a, (keeps_a_ ? m * p.k : rows_ * depth_) + kernels.slack);
     b_ = thread_scratch(ScratchSlot::b, columns_ * depth_);
   }

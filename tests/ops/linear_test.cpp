@@ -1,12 +1,8 @@
 // The linear layer: every case, every accepting row, forward and backward, against the reference in f64.
-#include "cases/case.hpp"
-#include "support/tensor.hpp"
-
-#include <everglow/linear.hpp>
+#include "ops/linear_support.hpp"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 
 namespace everglow {
@@ -15,78 +11,10 @@ namespace {
 using cases::Case;
 using test::HostTensor;
 
-struct Problem {
-  LinearDescription description;
-  LinearSizes sizes;
-  bool bias = true;
-};
-
-Activation activation_of(const std::string& text) {
-  const char* const names[] = {"none", "relu", "gelu_tanh", "gelu_erf", "silu"};
-  const auto* found = std::find(std::begin(names), std::end(names), text);
-  if (found == std::end(names)) throw std::invalid_argument("activation=" + text);
-  return static_cast<Activation>(found - std::begin(names));
-}
-
-Problem problem_of(const Case& c) {
-  return {.description = {.inputs = c.integer("inputs", 1),
-                          .outputs = c.integer("outputs", 1),
-                          .dtype = parse_dtype(c.text("dtype", "f32")),
-                          .layout = c.text("layout", "outputs_inputs") == "outputs_inputs" ? LinearLayout::outputs_inputs
-                                                                                            : LinearLayout::inputs_outputs,
-                          .activation = activation_of(c.text("activation", "none")),
-                          .training = c.flag("training", true)},
-          .sizes = {.batch = c.integer("batch", 1)},
-          .bias = c.flag("bias", true)};
-}
-
-/// The tensors of one problem; `stride` elements are added to each row of all but the biases.
-struct Tensors {
-  HostTensor x, weight, bias, y, preactivation, dy, dx, dweight, dbias;
-  Tensors(const Problem& p, DType dtype, std::int64_t padding) {
-    const auto& d = p.description;
-    const bool outputs_first = d.layout == LinearLayout::outputs_inputs;
-    const std::int64_t b = p.sizes.batch, i = d.inputs, o = d.outputs;
-    const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
-      return HostTensor(dtype, {rows, columns}, padding > 0 ? columns + padding : 0);
-    };
-    x = matrix(b, i), dx = matrix(b, i);
-    y = matrix(b, o), preactivation = matrix(b, o), dy = matrix(b, o);
-    weight = outputs_first ? matrix(o, i) : matrix(i, o);
-    dweight = outputs_first ? matrix(o, i) : matrix(i, o);
-    bias = HostTensor(dtype, {o}), dbias = HostTensor(dtype, {o});
-  }
-  LinearForward forward(const Problem& p) const {
-    return {.x = x,
-            .weight = weight,
-            .bias = p.bias ? ConstTensorView(bias) : ConstTensorView(),
-            .y = y,
-            .preactivation = p.description.training ? TensorView(preactivation) : TensorView()};
-  }
-  LinearBackward backward(bool accumulate = false) const {
-    return {.dy = dy, .x = x, .weight = weight, .preactivation = preactivation, .dx = dx, .dweight = dweight, .dbias = dbias,
-            .accumulate = accumulate};
-  }
-  void take_inputs(const Tensors& other) {
-    x.set(other.x.values()), weight.set(other.weight.values()), bias.set(other.bias.values()), dy.set(other.dy.values());
-  }
-  bool guards_intact() const {
-    return y.guards_intact() && preactivation.guards_intact() && dx.guards_intact() && dweight.guards_intact() && dbias.guards_intact();
-  }
-};
-
-LinearPlan plan_of(const Problem& p, DType dtype, const PlanOptions& options) {
-  LinearDescription d = p.description;
-  d.dtype = dtype;
-  return LinearPlan(d, p.sizes, Device::cpu(), options);
-}
-
-bool accepts(const Problem& p, const std::string& row) {
-  const LinearPlan any(p.description, p.sizes);
-  for (const auto& entry : any.explain().rows)
-    if (entry.name == row) return entry.taken || entry.reason.starts_with("accepts");
-  return false;
-}
+using Problem = test::LinearProblem;
+using Tensors = test::LinearTensors;
+using test::accepts;
+using test::plan_of;
 
 /// Sums of |terms| of the three products, for the bounds: the reference run on absolute values.
 struct Magnitudes {
@@ -121,7 +49,7 @@ double sum_error(std::int64_t k) { return static_cast<double>(k + 1) * 0x1p-24; 
 class LinearCases : public testing::TestWithParam<Case> {};
 
 TEST_P(LinearCases, EveryRowAgreesWithTheReference) {
-  const Problem p = problem_of(GetParam());
+  const Problem p = test::linear_problem_of(GetParam());
   const auto& d = p.description;
   const std::int64_t batch = p.sizes.batch;
   Tensors given(p, d.dtype, 0), exact(p, DType::f64, 0);

@@ -26,7 +26,10 @@ void tile(const PackedProduct& t, const float* a, float* c, std::int64_t column,
   for (int v = 0; v < vectors; ++v) {
     const vfloat first = t.bias != nullptr ? read(t.bias + column, v) : splat(0.0F);
 #pragma GCC unroll 16
-    for (int r = 0; r < rows; ++r) sum[r][v] = t.load_c ? read(c + r * t.ldc, v) + first : first;
+    for (int r = 0; r < rows; ++r) {
+      sum[r][v] = t.load_c ? read(c + r * t.ldc, v) + first : first;
+      if (!t.load_c) __builtin_prefetch(c + r * t.ldc + v * lanes, 1);
+    }
   }
   for (std::int64_t l = 0; l < t.k; ++l) {
     vfloat row[vectors];
@@ -140,41 +143,53 @@ void pack_panel_rows(const float* a, std::int64_t lda, int rows, std::int64_t k,
   }
 }
 
-void pack_panel_columns(const float* a, std::int64_t lda, int rows, std::int64_t readable, std::int64_t k, float* packed) {
-  if (readable >= lanes && rows <= lanes) {
-    for (std::int64_t l = 0; l < k; ++l) store(packed + l * rows, load(a + l * lda));
-    return;
-  }
-  for (std::int64_t l = 0; l < k; ++l)
-    for (int r = 0; r < rows; ++r) *packed++ = a[l * lda + r];
+/// Rows [begin, end) of stored Aᵀ: `rows` elements of each go to their panel. Whole vectors are stored where they may be read; only
+/// the last row of a panel is stored exactly, because the next panel may stand behind it already.
+void pack_panel_columns(const float* a, std::int64_t lda, int rows, bool readable, std::int64_t begin, std::int64_t end, bool last,
+                        float* packed) {
+  std::int64_t l = begin;
+  if (readable)
+    for (; l < end - (last ? 1 : 0); ++l) store(packed + l * rows, load(a + l * lda));
+  for (; l < end; ++l)
+    for (int r = 0; r < rows; ++r) packed[l * rows + r] = a[l * lda + r];
 }
 
 void pack_a(bool transpose, const float* a, std::int64_t lda, std::int64_t m, std::int64_t k, float* packed) {
+  constexpr std::int64_t few = 16;  // stored rows of Aᵀ that all panels read before the next: as many pages at a time
   const std::int64_t panels = row_panels(m);
-  for (std::int64_t i = 0; i < panels; ++i) {
-    const std::int64_t begin = m * i / panels;
-    const auto rows = static_cast<int>(m * (i + 1) / panels - begin);
-    if (transpose) pack_panel_columns(a + begin, lda, rows, m - begin, k, packed + begin * k);
-    else pack_panel_rows(a + begin * lda, lda, rows, k, packed + begin * k);
+  for (std::int64_t l = 0; l < k; l += transpose ? few : k)
+    for (std::int64_t i = 0; i < panels; ++i) {
+      const std::int64_t begin = m * i / panels;
+      const auto rows = static_cast<int>(m * (i + 1) / panels - begin);
+      float* panel = packed + begin * k;
+      if (!transpose) pack_panel_rows(a + begin * lda, lda, rows, k, panel);
+      else
+        pack_panel_columns(a + begin, lda, rows, rows <= lanes && m - begin >= lanes, l, l + few < k ? l + few : k, l + few >= k, panel);
+    }
+}
+
+void pack_turned(const float* b, std::int64_t ldb, std::int64_t k, int columns, float* packed) {
+  for (std::int64_t l = 0; l < k; l += lanes) {
+    const int count = smaller(k - l, lanes);
+    vfloat turned[lanes];
+    load_turned(b + l, ldb, columns, count, turned);
+    for (int i = 0; i < count; ++i) store(packed + (l + i) * panel_columns, turned[i]);
   }
 }
 
 void pack_b(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed, std::int64_t panel_stride) {
-  for (std::int64_t column = 0; column < n; column += lanes) {
-    float* to = packed + column / panel_columns * panel_stride + column % panel_columns;
-    const int columns = smaller(n - column, lanes);
-    if (transpose) {
-      for (std::int64_t l = 0; l < k; l += lanes) {
-        const int count = smaller(k - l, lanes);
-        vfloat turned[lanes];
-        load_turned(b + column * ldb + l, ldb, columns, count, turned);
-        for (int i = 0; i < count; ++i) store(to + (l + i) * panel_columns, turned[i]);
-      }
-    } else if (columns == lanes) {
-      for (std::int64_t l = 0; l < k; ++l) store(to + l * panel_columns, load(b + l * ldb + column));
-    } else {
-      for (std::int64_t l = 0; l < k; ++l) store(to + l * panel_columns, load_part(b + l * ldb + column, columns));
-    }
+  const auto place = [packed, panel_stride](std::int64_t column) {
+    return packed + column / panel_columns * panel_stride + column % panel_columns;
+  };
+  if (transpose) {
+    for (std::int64_t column = 0; column < n; column += lanes)
+      pack_turned(b + column * ldb, ldb, k, smaller(n - column, lanes), place(column));
+    return;
+  }
+  for (std::int64_t l = 0; l < k; ++l) {  // a row of B lies in one page, a column of it in k
+    std::int64_t column = 0;
+    for (; column + lanes <= n; column += lanes) store(place(column) + l * panel_columns, load(b + l * ldb + column));
+    if (column < n) store(place(column) + l * panel_columns, load_part(b + l * ldb + column, static_cast<int>(n - column)));
   }
 }
 
