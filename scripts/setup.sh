@@ -1,5 +1,6 @@
 # Shell functions of ./demo and ./test: install missing packages, configure and build a preset. Sourced with the root of the
 # project as the current folder.
+# shellcheck shell=sh
 
 say() { printf '== %s\n' "$*"; }
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
