@@ -16,7 +16,7 @@ constexpr std::int64_t sum_rows = 256;     // rows of one partial bias gradient:
 constexpr std::int64_t sum_columns = 128;  // columns of one task of the gradient
 constexpr std::int64_t packed_rows = 224;  // rows of one task of a product with packed weights
 constexpr std::int64_t small = 1 << 14;    // elements that one thread handles sooner than two can meet
-constexpr std::int64_t grain = 1 << 18;    // multiply-adds that are worth a thread
+constexpr double grain = 1 << 18;          // multiply-adds that are worth a thread
 
 const LinearKernels& kernels_of(Isa isa) { return select(isa, portable::linear_kernels, avx2::linear_kernels, avx512::linear_kernels); }
 
@@ -78,8 +78,8 @@ struct PackedProduct {
 void multiply_packed(const LinearQuery& q, const PackedProduct& p) {
   const std::int64_t panel = packed_panel_columns(q.isa), panels = (p.n + panel - 1) / panel;
   if (p.m == 0 || p.n == 0) return;
-  const auto worth = static_cast<std::int64_t>(static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / grain);
-  const auto team = static_cast<int>(std::clamp<std::int64_t>(worth, 1, q.threads));
+  const double worth = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / grain;
+  const auto team = static_cast<int>(std::clamp(worth, 1.0, static_cast<double>(q.threads)));
   const std::int64_t column_parts = std::min<std::int64_t>(team, panels);
   const std::int64_t wanted = std::min(p.m, (team + column_parts - 1) / column_parts);
   const std::int64_t row_parts = std::max((p.m + packed_rows - 1) / packed_rows, wanted);

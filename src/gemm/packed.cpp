@@ -1,12 +1,14 @@
 // Drives the micro-kernel: cache blocks, packing, and threads over a grid of parts of C. k is never split among threads.
 #include "gemm/packed.hpp"
 
+#include <everglow/error.hpp>
+
 #include "core/parallel.hpp"
+#include "core/text.hpp"
 
 #include <array>
 #include <cstdlib>
 #include <memory>
-#include <new>
 
 namespace everglow {
 namespace {
@@ -16,7 +18,7 @@ constexpr std::int64_t block_rows = 32;           // row panels of a block of A:
 constexpr std::int64_t block_n = 1024;            // 1 MiB of packed B, in L2
 constexpr std::int64_t kept_a = 1 << 18;          // floats of A up to which it is packed once instead of once for each block_n
 constexpr std::int64_t finish_columns = 128;      // columns of C that are completed before `finish` sees them
-constexpr std::int64_t grain = 1 << 18;           // multiply-adds that are worth a thread
+constexpr double grain = 1 << 18;                 // multiply-adds that are worth a thread
 
 struct Free {
   void operator()(float* memory) const { std::free(memory); }
@@ -110,12 +112,13 @@ struct Grid {
 /// much as 8 columns of products for an element of A or 8 rows for one of B.
 Grid grid_of(const Gemm& p, int threads, const GemmKernels& kernels) {
   constexpr double packing = 8;
-  const auto useful = static_cast<int>(std::clamp<std::int64_t>(p.m * p.n / grain * p.k + p.m * p.n % grain * p.k / grain, 1, threads));
+  const double worth = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) / grain;
+  const auto useful = static_cast<int>(std::clamp(worth, 1.0, static_cast<double>(threads)));
   Grid best;
   double least = -1;
   for (int rows = 1; rows <= useful; ++rows) {
     const int columns = useful / rows;
-    const auto m = static_cast<double>(round_up((p.m + rows - 1) / rows, 1));
+    const auto m = static_cast<double>((p.m + rows - 1) / rows);
     const auto n = static_cast<double>(round_up((p.n + columns - 1) / columns, kernels.panel_columns));
     const double work = m * n + packing * (m + n);
     if (least >= 0 && work >= least) continue;
@@ -144,7 +147,8 @@ float* thread_scratch(ScratchSlot slot, std::int64_t floats) {
   mine.memory.reset();
   mine.floats = 0;
   mine.memory.reset(static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(rounded) * sizeof(float))));
-  if (mine.memory == nullptr) throw std::bad_alloc();
+  if (mine.memory == nullptr)
+    throw Error(ErrorCode::out_of_memory, "gemm", text("expected ", rounded * std::int64_t{sizeof(float)}, " bytes to pack into"));
   mine.floats = rounded;
   return mine.memory.get();
 }

@@ -1,5 +1,6 @@
 // Matrix products: exact on small integers for every instruction set, size, transpose, stride and thread count, with NaN around every
 // matrix; the same bits for any thread count, m and n; and the oneDNN adapter against our own kernel.
+#include "core/parallel.hpp"
 #include "gemm/gemm.hpp"
 #include "gemm/onednn.hpp"
 
@@ -240,6 +241,13 @@ TEST(Gemm, FinishSeesEveryElementOnceWhenItIsComplete_sanitize) {
     Matrix expected = p.expected();
     for (float& value : expected.memory) value = 1000 - value;
     EXPECT_EQ("", difference(c, expected));
+  }
+}
+
+TEST(Parallel, AnExceptionReachesTheCallerFromAnyThread) {
+  for (const int threads : {1, 2, 3}) {
+    EXPECT_THROW(parallel_tasks(threads, 9, [](std::int64_t i) { if (i == 7) throw 7; }), int);
+    EXPECT_THROW(parallel_ranges(threads, 9, 1, [](std::int64_t, std::int64_t end) { if (end == 9) throw 7; }), int);
   }
 }
 
