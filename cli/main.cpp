@@ -27,11 +27,13 @@ int run(int argc, char** argv) {
   tool.set_help_flag("-h,--help", "Show this help");
   tool.set_version_flag("--version", "everglow " + std::string(version()), "Show the version");
   tool.require_subcommand(1);
-  tool.footer("everglow corpus --range 0:20");
+  tool.footer("everglow train --train pairs.tsv --out model");
   int status = 0;
+  add_train(tool, status);
   add_translate(tool, status);
   add_score(tool, status);
   add_corpus(tool, status);
+  add_demo(tool, status);
   add_info(tool, status);
   try {
     tool.parse(argc, argv);
