@@ -1,0 +1,117 @@
+// Checkpoints: what is saved comes back to the bit, and damage is named.
+#include "gnmt/checkpoint.hpp"
+
+#include "gnmt/model_batches.hpp"
+#include "gnmt/temporary_folder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+namespace everglow::gnmt {
+namespace {
+
+const std::vector<std::string> lines{"one two three", "two three four", "three four five", "five one two", "four five one"};
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+struct Saved {
+  test::TemporaryFolder folder;
+  Tokenizer tokenizer = Tokenizer::train(lines, 30);
+  ModelDescription description{.hidden = 6, .layers = 2, .vocabulary = tokenizer.vocabulary(), .dropout = 0.3F};
+  Model model{description, Device::cpu(), {}};
+  TrainState state;
+  std::string file = folder.file("a.safetensors");
+
+  Saved() {
+    model.initialise(7);
+    const Batch batch = test::ragged_batch(description.vocabulary);
+    for (std::uint64_t step = 0; step < 3; ++step) model.forward_backward(batch, 1, step), model.apply(0.01, 5);
+    state.model = description;
+    state.asked_vocabulary = 30, state.batch_tokens = 55, state.max_words = 9, state.seed = 1ULL << 63;
+    state.training_pairs = 5, state.training_hash = ~0ULL;
+    state.step = 3, state.epoch = 2, state.position = 1, state.tokens = 1'000'000'000'000, state.seconds = 0.1;
+    state.best_step = 2, state.validated_step = 3, state.best_bleu = 1.0 / 3, state.best_exact = 50, state.best_loss = 2.5;
+    state.version = "0.1.0", state.isa = "avx512", state.threads = 2, state.kernels = {{"encoder 0", "reference.recurrent"}};
+    save_checkpoint(file, model, tokenizer, state);
+  }
+};
+
+TEST(Checkpoint, brings_back_every_bit_sanitize) {
+  const Saved saved;
+  const Checkpoint checkpoint(saved.file);
+  EXPECT_EQ(to_json(checkpoint.state()), to_json(saved.state));
+  EXPECT_EQ(checkpoint.state().seed, 1ULL << 63);
+  EXPECT_EQ(checkpoint.tokenizer().model(), saved.tokenizer.model());
+  Model other(checkpoint.state().model, Device::cpu(), {});
+  other.initialise(8);
+  checkpoint.restore(other);
+  for (TensorView Parameter::*part : {&Parameter::value, &Parameter::m, &Parameter::v})
+    EXPECT_EQ(test::bytes_of(other, part), test::bytes_of(saved.model, part));
+  EXPECT_EQ(*static_cast<const std::int64_t*>(other.optimizer_step().data), 3);
+}
+
+TEST(Checkpoint, restores_into_a_model_that_has_run) {
+  // A model may keep packed copies of its weights; they must follow.
+  const Saved saved;
+  Model fresh(saved.description, Device::cpu(), {}), used(saved.description, Device::cpu(), {});
+  const Batch batch = test::ragged_batch(saved.description.vocabulary);
+  used.initialise(8);
+  used.forward_backward(batch, 1, 0);
+  used.apply(0.1, 5);
+  used.evaluate(batch);
+  const Checkpoint checkpoint(saved.file);
+  checkpoint.restore(used);
+  checkpoint.restore(fresh);
+  EXPECT_EQ(used.evaluate(batch).loss, fresh.evaluate(batch).loss);
+}
+
+TEST(Checkpoint, refuses_a_model_of_another_shape) {
+  const Saved saved;
+  ModelDescription wider = saved.description;
+  wider.hidden = 8;
+  const Model other(wider, Device::cpu(), {});
+  const std::string message = message_of([&] { Checkpoint(saved.file).restore(other); });
+  EXPECT_NE(message.find("expected tensor"), std::string::npos) << message;
+  EXPECT_NE(message.find(saved.file), std::string::npos) << message;
+}
+
+TEST(Checkpoint, names_a_file_that_is_not_a_checkpoint) {
+  const Saved saved;
+  const std::string file = saved.folder.file("plain.safetensors");
+  const float value = 1;
+  const NamedTensor tensor{"x", ConstTensorView(&value, DType::f32, {1})};
+  save_safetensors(file, {&tensor, 1}, {});
+  EXPECT_NE(message_of([&] { Checkpoint{file}; }).find("expected a checkpoint of everglow"), std::string::npos);
+  EXPECT_NE(message_of([&] { Checkpoint{saved.folder.file("absent")}; }).find("absent"), std::string::npos);
+}
+
+TEST(Checkpoint, names_a_damaged_state_sanitize) {
+  EXPECT_NE(message_of([] { state_from_json("{", "f"); }).find("f: the state of the run is damaged"), std::string::npos);
+  EXPECT_NE(message_of([] { state_from_json(R"({"format":1})", "f"); }).find("damaged"), std::string::npos);
+  const std::string newer = message_of([] { state_from_json(R"({"format":2})", "f"); });
+  EXPECT_NE(newer.find("expected a checkpoint of format 1, got format 2"), std::string::npos) << newer;
+}
+
+TEST(Checkpoint, survives_no_cut) {
+  const Saved saved;
+  std::ifstream in(saved.file, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  for (const std::size_t length : {std::size_t{0}, std::size_t{7}, std::size_t{100}, bytes.size() / 2, bytes.size() - 1}) {
+    const std::string cut = saved.folder.file("cut.safetensors");
+    std::ofstream(cut, std::ios::binary) << bytes.substr(0, length);
+    EXPECT_NE(message_of([&] { Checkpoint{cut}; }).find(cut), std::string::npos) << length;
+  }
+}
+
+}  // namespace
+}  // namespace everglow::gnmt
