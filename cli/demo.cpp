@@ -128,6 +128,7 @@ void add_demo(CLI::App& tool, int& status) {
   CLI::App& app = *tool.add_subcommand("demo", "Train on number words, translate unseen ones, show the attention and the kernels");
   const auto options = std::make_shared<gnmt::TrainOptions>(fitting());
   const auto out = std::make_shared<std::string>();
+  app.footer("everglow demo --threads 2");
   app.add_option("--out", *out, "Keep the checkpoints in this folder; by default they are removed at the end")->type_name("DIR");
   app.add_option("--seed", options->seed, "Seed of numbers, weights, order and dropout (1)")->type_name("N")->check(whole(0, "1", 9e15));
   app.add_option("--steps", options->steps, "Most optimiser steps")->type_name("N")->check(whole(1, "2000"));

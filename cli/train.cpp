@@ -148,6 +148,7 @@ int train(const CLI::App& app, TrainArguments a) {
 void add_train(CLI::App& tool, int& status) {
   CLI::App& app = *tool.add_subcommand("train", "Train a translator on parallel text");
   const auto arguments = std::make_shared<TrainArguments>();
+  app.footer("everglow train --train pairs.tsv --out model --epochs 10");
   add_data(app, *arguments);
   add_model(app, arguments->options);
   add_run(app, arguments->options);
