@@ -32,6 +32,8 @@ Problem make_problem(const Case& c) {
   p.gradient = parse_dtype(c.text("gradient", name(p.d.dtype)));
   p.indices = HostTensor(c.flag("wide") ? DType::i64 : DType::i32, {p.sizes.indices});
   p.indices.integers(1, 0, static_cast<int>(std::max<std::int64_t>(p.d.vocabulary, 1) - 1));
+  for (std::int64_t n = 0; p.d.padding_index >= 0 && n < p.sizes.indices; n += 9)  // a draw may miss it
+    p.indices.put(n, static_cast<double>(p.d.padding_index));
   p.table = HostTensor(p.d.dtype, {p.d.vocabulary, p.d.width}, p.d.width + 3);
   p.table.uniform(2, -1, 1);
   p.dy = HostTensor(p.d.dtype, {p.sizes.indices, p.d.width}, p.d.width + 2);
