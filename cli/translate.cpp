@@ -1,5 +1,6 @@
-// everglow translate: standard input to standard output, one line out for each line in. Lines are decoded in chunks, since sentences of
-// like length go well together; a chunk ends early where no more input comes, so that a person at a terminal is answered at once.
+// everglow translate: standard input to standard output, one line out for each line in. Lines are decoded in chunks, since
+// sentences of like length go well together; a chunk ends early where no more input comes, so that a person at a terminal is
+// answered at once.
 #include "cli/arguments.hpp"
 #include "cli/commands.hpp"
 

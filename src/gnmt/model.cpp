@@ -54,7 +54,9 @@ void check_batch(std::string_view where, const Batch& batch, bool targets) {
 }
 
 Model::Impl::Impl(const ModelDescription& description, Device device, const PlanOptions& options)
-    : parameters(checked(description), device), setting{description, DeviceDescription(device), options, Stream{device}, &parameters}, block(device) {}
+    : parameters(checked(description), device),
+      setting{description, DeviceDescription(device), options, Stream{device}, &parameters},
+      block(device) {}
 
 Pass& Model::Impl::pass(const PassShape& shape) {
   auto found = std::find_if(passes.begin(), passes.end(), [&](const Pass& pass) { return pass.shape == shape; });
@@ -118,8 +120,8 @@ double Model::apply(double rate, double clip) {
   Impl& m = *impl_;
   const Device device = m.setting.device.device;
   if (!m.adam || m.adam_clip != clip) {
-    m.adam.emplace(AdamDescription{.clip = static_cast<float>(clip)}, AdamSizes{m.parameters.values.elements(), 1}, m.setting.device,
-                   m.setting.options);
+    m.adam.emplace(AdamDescription{.clip = static_cast<float>(clip)}, AdamSizes{m.parameters.values.elements(), 1},
+                   m.setting.device, m.setting.options);
     m.adam_clip = clip;
   }
   const auto carve = [&](void* base) {
@@ -137,7 +139,8 @@ double Model::apply(double rate, double clip) {
   const std::int32_t none = 0;
   copy(rate_view, ConstTensorView(&rate32, DType::f32, {1}), m.setting.stream);
   upload(overflow, &none, m.setting.stream);
-  const AdamTensor all{.parameter = m.parameters.values, .gradient = m.parameters.gradients, .m = m.parameters.m, .v = m.parameters.v};
+  const AdamTensor all{
+      .parameter = m.parameters.values, .gradient = m.parameters.gradients, .m = m.parameters.m, .v = m.parameters.v};
   m.adam->step({.tensors = std::span(&all, 1), .step = m.parameters.step, .rate = rate_view, .norm = norm, .overflow = overflow},
                workspace_of(workspace), m.setting.stream);
   return download(norm, m.setting.stream)[0];

@@ -9,12 +9,19 @@ namespace everglow::gnmt {
 Decoder::Decoder(const Setting& setting, const PassShape& shape)
     : setting_(&setting),
       shape_(shape),
-      embedding_({.vocabulary = setting.model.vocabulary, .width = setting.model.hidden, .dtype = setting.model.dtype, .padding_index = pad_id},
+      embedding_({.vocabulary = setting.model.vocabulary,
+                  .width = setting.model.hidden,
+                  .dtype = setting.model.dtype,
+                  .padding_index = pad_id},
                  {shape.target_steps * shape.batch}, setting.device, setting.options),
-      query_plan_({.inputs = setting.model.hidden, .outputs = setting.model.hidden, .dtype = setting.model.dtype, .training = shape.training},
+      query_plan_({.inputs = setting.model.hidden,
+                   .outputs = setting.model.hidden,
+                   .dtype = setting.model.dtype,
+                   .training = shape.training},
                   {shape.target_steps * shape.batch}, setting.device, setting.options),
       attention_(attention_description(setting.model, shape.training),
-                 {.batch = shape.batch, .queries = shape.target_steps, .keys = shape.source_steps}, setting.device, setting.options),
+                 {.batch = shape.batch, .queries = shape.target_steps, .keys = shape.source_steps}, setting.device,
+                 setting.options),
       loss_({.inputs = setting.model.layers == 1 ? 2 * setting.model.hidden : setting.model.hidden,
              .classes = setting.model.vocabulary,
              .dtype = setting.model.dtype,
@@ -24,14 +31,13 @@ Decoder::Decoder(const Setting& setting, const PassShape& shape)
             {shape.target_steps * shape.batch}, setting.device, setting.options) {
   const std::int64_t H = setting.model.hidden;
   for (std::int64_t l = 0; l < setting.model.layers; ++l)
-    layers_.push_back({RecurrentPlan(lstm_description(setting.model, l == 0 ? H : 2 * H, shape.training),
-                                     {shape.target_steps, shape.batch}, setting.device, setting.options),
-                       {}, {}, {}, {}});
+    layers_.push_back({.plan = RecurrentPlan(lstm_description(setting.model, l == 0 ? H : 2 * H, shape.training),
+                                             {shape.target_steps, shape.batch}, setting.device, setting.options)});
 }
 
 std::size_t Decoder::workspace_bytes() const {
-  std::size_t bytes = std::max({embedding_.workspace_bytes(), query_plan_.workspace_bytes(), attention_.workspace_bytes(),
-                                loss_.workspace_bytes()});
+  std::size_t bytes = std::max(
+      {embedding_.workspace_bytes(), query_plan_.workspace_bytes(), attention_.workspace_bytes(), loss_.workspace_bytes()});
   for (const Layer& layer : layers_) bytes = std::max(bytes, layer.plan.workspace_bytes());
   return bytes;
 }
@@ -73,7 +79,8 @@ void Decoder::lay_out(Carver& carver, const Workspace& workspace) {
 
 void Decoder::attend(const Encoder& encoder) const {
   const ModelDescription& model = setting_->model;
-  query_plan_.forward({.x = layers_[0].output, .weight = setting_->parameters->query.weight, .y = query}, workspace_, setting_->stream);
+  query_plan_.forward({.x = layers_[0].output, .weight = setting_->parameters->query.weight, .y = query}, workspace_,
+                      setting_->stream);
   attention_.forward({.q = by_heads(query, model),
                       .k = keys_of(encoder.key_value, model),
                       .v = values_of(encoder.key_value, model),
@@ -92,8 +99,8 @@ void Decoder::forward(const Elementwise& elementwise, const Encoder& encoder) co
     const Layer& layer = layers_[l];
     if (l > 0 && dropped()) elementwise.drop(below(layer.input), layers_[l - 1].sum, {}, first_use + l);
     if (l > 1) elementwise.copy(context(layer.input), context(joined_));
-    layer.plan.forward({.x = layer.input, .weights = parameters.decoder[l].values, .y = layer.output, .reserve = layer.reserve}, workspace_,
-                       setting_->stream);
+    layer.plan.forward({.x = layer.input, .weights = parameters.decoder[l].values, .y = layer.output, .reserve = layer.reserve},
+                       workspace_, setting_->stream);
     if (residual(l)) elementwise.add(layer.sum, layer.output, layers_[l - 1].sum);
     if (l == 0) attend(encoder);
   }
@@ -173,13 +180,15 @@ void Decoder::backward(const Elementwise& elementwise, const Encoder& encoder) c
     elementwise.add(gradient_, first, gradient_);
   backward_layer(layers_[0], 0, gradient_, query_gradient_);
   if (dropped()) elementwise.drop(query_gradient_, query_gradient_, {}, first_use);
-  embedding_.backward({.indices = input, .dy = query_gradient_, .dtable = parameters.embedding_gradient}, workspace_, setting_->stream);
+  embedding_.backward({.indices = input, .dy = query_gradient_, .dtable = parameters.embedding_gradient}, workspace_,
+                      setting_->stream);
 }
 
 void Decoder::add_choices(std::vector<LayerChoice>& choices) const {
   const std::string H = std::to_string(setting_->model.hidden), wide = std::to_string(2 * setting_->model.hidden);
   for (std::size_t l = 0; l < layers_.size(); ++l)
-    choices.push_back({"decoder " + std::to_string(l) + " (recurrent " + (l == 0 ? H : wide) + " -> " + H + ")", layers_[l].plan.explain()});
+    choices.push_back(
+        {"decoder " + std::to_string(l) + " (recurrent " + (l == 0 ? H : wide) + " -> " + H + ")", layers_[l].plan.explain()});
   choices.push_back({"queries (linear " + H + " -> " + H + ")", query_plan_.explain()});
   choices.push_back({"attention (" + std::to_string(setting_->model.heads()) + " heads of " +
                          std::to_string(setting_->model.hidden / setting_->model.heads()) + ")",

@@ -18,7 +18,10 @@ LinearDescription linear_description(const ModelDescription& model, std::int64_t
 Encoder::Encoder(const Setting& setting, const PassShape& shape)
     : setting_(&setting),
       shape_(shape),
-      embedding_({.vocabulary = setting.model.vocabulary, .width = setting.model.hidden, .dtype = setting.model.dtype, .padding_index = pad_id},
+      embedding_({.vocabulary = setting.model.vocabulary,
+                  .width = setting.model.hidden,
+                  .dtype = setting.model.dtype,
+                  .padding_index = pad_id},
                  {shape.source_steps * shape.batch}, setting.device, setting.options),
       key_value_plan_(linear_description(setting.model, setting.model.hidden, 2 * setting.model.hidden, shape.training),
                       {shape.source_steps * shape.batch}, setting.device, setting.options) {
@@ -27,7 +30,7 @@ Encoder::Encoder(const Setting& setting, const PassShape& shape)
     RecurrentDescription description = lstm_description(setting.model, inputs_of(l, H), shape.training);
     description.bidirectional = l == 0;
     description.lengths = true;
-    layers_.push_back({RecurrentPlan(description, {shape.source_steps, shape.batch}, setting.device, setting.options), {}, {}, {}, {}});
+    layers_.push_back({.plan = RecurrentPlan(description, {shape.source_steps, shape.batch}, setting.device, setting.options)});
   }
   if (setting.model.layers == 1)
     projection_.emplace(linear_description(setting.model, 2 * H, H, shape.training), LinearSizes{shape.source_steps * shape.batch},
@@ -82,7 +85,8 @@ void Encoder::forward(const Elementwise& elementwise) const {
   }
   const LinearWeights& projection = parameters.projection;
   if (projection_)
-    projection_->forward({.x = layers_[0].output, .weight = projection.weight, .bias = projection.bias, .y = top_}, workspace_, stream);
+    projection_->forward({.x = layers_[0].output, .weight = projection.weight, .bias = projection.bias, .y = top_}, workspace_,
+                         stream);
   key_value_plan_.forward({.x = top_, .weight = parameters.key_value.weight, .y = key_value}, workspace_, stream);
 }
 
@@ -126,15 +130,17 @@ void Encoder::backward(const Elementwise& elementwise) const {
                           workspace_, stream);
   backward_layer(layers_[0], 0, wide_, gradient_);
   if (dropped()) elementwise.drop(gradient_, gradient_, {}, 0);
-  embedding_.backward({.indices = source, .dy = gradient_, .dtable = parameters.embedding_gradient, .accumulate = true}, workspace_, stream);
+  embedding_.backward({.indices = source, .dy = gradient_, .dtable = parameters.embedding_gradient, .accumulate = true}, workspace_,
+                      stream);
 }
 
 void Encoder::add_choices(std::vector<LayerChoice>& choices) const {
   const std::string H = std::to_string(setting_->model.hidden), wide = std::to_string(2 * setting_->model.hidden);
   choices.push_back({"embedding (" + std::to_string(setting_->model.vocabulary) + " x " + H + ")", embedding_.explain()});
   for (std::size_t l = 0; l < layers_.size(); ++l)
-    choices.push_back({"encoder " + std::to_string(l) + " (recurrent " + (l == 1 ? wide : H) + " -> " + H + (l == 0 ? ", both ways)" : ")"),
-                       layers_[l].plan.explain()});
+    choices.push_back(
+        {"encoder " + std::to_string(l) + " (recurrent " + (l == 1 ? wide : H) + " -> " + H + (l == 0 ? ", both ways)" : ")"),
+         layers_[l].plan.explain()});
   if (projection_) choices.push_back({"projection (linear " + wide + " -> " + H + ")", projection_->explain()});
   choices.push_back({"keys and values (linear " + H + " -> " + wide + ")", key_value_plan_.explain()});
 }

@@ -1,5 +1,5 @@
-// Memory of the translation model: a carver that counts and hands out pieces of one block by the same code, a block that only grows,
-// and copies between the host and the model's device.
+// Memory of the translation model: a carver that counts and hands out pieces of one block by the same code, a block that only
+// grows, and copies between the host and the model's device.
 #pragma once
 
 #include <everglow/everglow.hpp>

@@ -13,8 +13,7 @@ std::string layer_name(std::string_view side, std::int64_t layer) { return std::
 Parameters::Parameters(const ModelDescription& description, Device device) : dtype_(description.dtype) {
   const std::int64_t H = description.hidden, V = description.vocabulary;
   declare("embedding.weight", {V, H});
-  for (std::int64_t l = 0; l < description.layers; ++l)
-    declare_lstm(layer_name("encoder", l), l == 1 ? 2 * H : H, H, l == 0);
+  for (std::int64_t l = 0; l < description.layers; ++l) declare_lstm(layer_name("encoder", l), l == 1 ? 2 * H : H, H, l == 0);
   if (description.layers == 1) {
     declare("encoder.projection.weight", {H, 2 * H});
     declare("encoder.projection.bias", {H});

@@ -25,8 +25,8 @@ class Parameters {
   void initialise(std::uint64_t seed, const Stream& stream);
 
   std::vector<Parameter> list;
-  TensorView values, gradients, m, v;  // [all elements]
-  TensorView step;                     // i64 [1]
+  TensorView values, gradients, m, v;        // [all elements]
+  TensorView step;                           // i64 [1]
   TensorView embedding, embedding_gradient;  // [V, H]
   std::vector<LstmWeights> encoder, decoder;
   LinearWeights projection;  // [H, 2H], one layer only

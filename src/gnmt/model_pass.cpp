@@ -27,8 +27,8 @@ Elementwise::Elementwise(const Setting& setting, float dropout, std::int64_t ele
 }
 
 void Elementwise::drop(const TensorView& to, const ConstTensorView& from, const ConstTensorView& plus, std::uint64_t use) const {
-  dropout_->run({.a = from, .b = plus, .y = to, .dropout_seed = key, .dropout_offset = use * dropout_->dropout_counters()}, workspace,
-                stream_);
+  dropout_->run({.a = from, .b = plus, .y = to, .dropout_seed = key, .dropout_offset = use * dropout_->dropout_counters()},
+                workspace, stream_);
 }
 
 void Elementwise::add(const TensorView& to, const ConstTensorView& a, const ConstTensorView& b) const {

@@ -1,6 +1,6 @@
 // One shape of batch: the plans of every layer and the views of every activation, encoder and decoder, forward and backward.
-// Activations are time-major. What two layers share lies where both can reach it by strides: a decoder layer's input holds the layer
-// below in its first half and the attention's context in its second.
+// Activations are time-major. What two layers share lies where both can reach it by strides: a decoder layer's input holds the
+// layer below in its first half and the attention's context in its second.
 #pragma once
 
 #include "model_memory.hpp"
@@ -71,18 +71,18 @@ class Encoder {
   void backward(const Elementwise& elementwise) const;
   void add_choices(std::vector<LayerChoice>& choices) const;
 
-  TensorView source;                // i32 [S, B]
-  TensorView lengths;               // i32 [B]
-  TensorView key_value;             // [S, B, 2H]
-  TensorView key_value_gradient;    // [S, B, 2H]
+  TensorView source;              // i32 [S, B]
+  TensorView lengths;             // i32 [B]
+  TensorView key_value;           // [S, B, 2H]
+  TensorView key_value_gradient;  // [S, B, 2H]
 
  private:
   struct Layer {
     RecurrentPlan plan;
-    TensorView input;   // [S, B, I], what the LSTM reads
-    TensorView output;  // [S, B, H], the first one 2H: what it writes
-    TensorView sum;     // with the residual, where there is one
-    TensorView reserve;
+    TensorView input{};   // [S, B, I], what the LSTM reads
+    TensorView output{};  // [S, B, H], the first one 2H: what it writes
+    TensorView sum{};     // with the residual, where there is one
+    TensorView reserve{};
   };
   bool residual(std::size_t layer) const { return layer >= 2; }
   bool dropped() const { return shape_.training && setting_->model.dropout > 0; }
@@ -94,7 +94,7 @@ class Encoder {
   std::optional<LinearPlan> projection_;
   LinearPlan key_value_plan_;
   std::vector<Layer> layers_;
-  TensorView embedded_, top_;          // [S, B, H]
+  TensorView embedded_, top_;           // [S, B, H]
   TensorView gradient_, inner_, wide_;  // [S, B, H], [S, B, H], [S, B, 2H]: backward only
   Workspace workspace_;
 };
@@ -111,19 +111,19 @@ class Decoder {
   void backward(const Elementwise& elementwise, const Encoder& encoder) const;
   void add_choices(std::vector<LayerChoice>& choices) const;
 
-  TensorView input;          // i32 [T, B]
-  TensorView targets;        // i32 [T, B]
+  TensorView input;            // i32 [T, B]
+  TensorView targets;          // i32 [T, B]
   TensorView loss_sum, count;  // [1]
-  TensorView query;          // [T, B, H]
-  TensorView lse;            // [B, heads, T]; f64 beside f64
+  TensorView query;            // [T, B, H]
+  TensorView lse;              // [B, heads, T]; f64 beside f64
 
  private:
   struct Layer {
     RecurrentPlan plan;
-    TensorView input;   // [T, B, H], the upper ones 2H: (below, context)
-    TensorView output;  // [T, B, H]
-    TensorView sum;     // with the residual, where there is one
-    TensorView reserve;
+    TensorView input{};   // [T, B, H], the upper ones 2H: (below, context)
+    TensorView output{};  // [T, B, H]
+    TensorView sum{};     // with the residual, where there is one
+    TensorView reserve{};
   };
   bool residual(std::size_t layer) const { return layer >= 2; }
   bool dropped() const { return shape_.training && setting_->model.dropout > 0; }
@@ -143,9 +143,9 @@ class Decoder {
   AttentionPlan attention_;
   LossPlan loss_;
   std::vector<Layer> layers_;
-  TensorView embedded_;  // [T, B, H]
-  TensorView joined_;    // [T, B, 2H]: (first layer, context), what the second layer (or the classifier) reads
-  TensorView top_;       // [T, B, H], with one layer 2H: what the classifier reads
+  TensorView embedded_;                   // [T, B, H]
+  TensorView joined_;                     // [T, B, 2H]: (first layer, context), what the second layer (or the classifier) reads
+  TensorView top_;                        // [T, B, H], with one layer 2H: what the classifier reads
   TensorView gradient_, query_gradient_;  // [T, B, H]: backward only
   TensorView wide_, other_wide_;          // [T, B, 2H]: backward only; wide_'s second half sums the context's gradient
   Workspace workspace_;

@@ -15,11 +15,11 @@ struct Rows {
 
 struct LayerState {
   RecurrentPlan plan;
-  PackedWeights packed;
-  Rows h, c;          // [1, rows, H]
-  TensorView input;   // [1, rows, I]
-  TensorView output;  // [1, rows, H], where the step writes
-  TensorView sum;     // [1, rows, H], where the next layer (or the classifier) reads
+  PackedWeights packed{};
+  Rows h{}, c{};        // [1, rows, H]
+  TensorView input{};   // [1, rows, I]
+  TensorView output{};  // [1, rows, H], where the step writes
+  TensorView sum{};     // [1, rows, H], where the next layer (or the classifier) reads
 };
 
 class State final : public DecoderState {
@@ -77,8 +77,8 @@ State::State(const Setting& setting, std::int64_t sentences, std::int64_t source
       source_steps_(source_steps),
       beam_(beam),
       most_rows_(sentences * beam),
-      embedding_({.vocabulary = setting.model.vocabulary, .width = setting.model.hidden, .dtype = setting.model.dtype}, {most_rows_},
-                 setting.device, setting.options),
+      embedding_({.vocabulary = setting.model.vocabulary, .width = setting.model.hidden, .dtype = setting.model.dtype},
+                 {most_rows_}, setting.device, setting.options),
       gather_(gather_plan(setting, most_rows_, setting.model.hidden)),
       gather_keys_(gather_plan(setting, sentences, source_steps * 2 * setting.model.hidden)),
       query_plan_({.inputs = setting.model.hidden, .outputs = setting.model.hidden, .dtype = setting.model.dtype}, {most_rows_},
@@ -87,17 +87,18 @@ State::State(const Setting& setting, std::int64_t sentences, std::int64_t source
                         .outputs = setting.model.vocabulary,
                         .dtype = setting.model.dtype},
                        {most_rows_}, setting.device, setting.options),
-      attention_(attention_description(setting.model, false), {.batch = sentences, .queries = beam, .keys = source_steps}, setting.device,
-                 setting.options),
-      softmax_({.dtype = setting.model.dtype, .log = true}, {most_rows_, setting.model.vocabulary}, setting.device, setting.options),
+      attention_(attention_description(setting.model, false), {.batch = sentences, .queries = beam, .keys = source_steps},
+                 setting.device, setting.options),
+      softmax_({.dtype = setting.model.dtype, .log = true}, {most_rows_, setting.model.vocabulary}, setting.device,
+               setting.options),
       elementwise_(setting, 0, 2 * setting.model.hidden * std::max(most_rows_, sentences * source_steps)) {
   const std::int64_t H = setting.model.hidden;
   for (std::int64_t l = 0; l < setting.model.layers; ++l)
-    layers_.push_back({RecurrentPlan(lstm_description(setting.model, l == 0 ? H : 2 * H, false), {1, most_rows_}, setting.device,
-                                     setting.options),
-                       {}, {}, {}, {}, {}, {}});
+    layers_.push_back({.plan = RecurrentPlan(lstm_description(setting.model, l == 0 ? H : 2 * H, false), {1, most_rows_},
+                                             setting.device, setting.options)});
   if (setting.model.dtype != DType::f32)
-    narrow_plan_.emplace(PointwiseDescription{}, PointwiseSizes{most_rows_ * setting.model.vocabulary}, setting.device, setting.options);
+    narrow_plan_.emplace(PointwiseDescription{}, PointwiseSizes{most_rows_ * setting.model.vocabulary}, setting.device,
+                         setting.options);
   Carver counter(nullptr, setting.device.device);
   lay_out(counter);
   memory_ = Buffer(std::max<std::size_t>(counter.bytes(), 1), setting.device.device);
@@ -291,8 +292,9 @@ ConstTensorView State::step(std::span<const std::int32_t> tokens, std::span<cons
   if (fed_ > 0) take_over(parents);
   const TensorView fed = indices_.narrow(0, 0, rows);
   upload(fed, tokens.data(), setting_.stream);
-  embedding_.forward({.indices = fed.split(0, 1, rows), .table = setting_.parameters->embedding, .y = first(layers_[0].input, rows)},
-                     workspace_, setting_.stream);
+  embedding_.forward(
+      {.indices = fed.split(0, 1, rows), .table = setting_.parameters->embedding, .y = first(layers_[0].input, rows)}, workspace_,
+      setting_.stream);
   run_layers(rows);
   ++fed_;
   return classify(rows);

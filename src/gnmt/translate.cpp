@@ -1,4 +1,5 @@
-// Beam search. Sentences of like length are decoded together; a sentence that is done leaves its batch, so that no step works for it.
+// Beam search. Sentences of like length are decoded together; a sentence that is done leaves its batch, so that no step works for
+// it.
 #include <everglow/gnmt/translate.hpp>
 
 #include <algorithm>
@@ -136,7 +137,8 @@ void Sentence::advance(const float* log_probabilities, std::int64_t vocabulary, 
   }
   ++pieces_;
   // A live hypothesis only loses by growing; the largest penalty is the best it can hope for.
-  const double hope = live.empty() ? impossible : live[0].score / length_penalty(most_pieces_ + 1, std::max(options.length_penalty, 0.0));
+  const double hope =
+      live.empty() ? impossible : live[0].score / length_penalty(most_pieces_ + 1, std::max(options.length_penalty, 0.0));
   done_ = live.empty() || finished_count_ >= static_cast<std::int64_t>(beam) || (finished_count_ > 0 && finished_.score >= hope);
   while (live.size() < beam) live.push_back({}), parents.push_back(0), tokens.push_back(eos_id);  // rows that no hypothesis uses
 }
@@ -206,7 +208,8 @@ std::vector<std::vector<std::int32_t>> search(Model& model, std::span<const std:
   if (options.beam < 1) fail("beam: expected 1 or more, got " + std::to_string(options.beam));
   if (options.max_length < 0) fail("max_length: expected 0 or more, got " + std::to_string(options.max_length));
   if (options.batch_tokens < 1) fail("batch_tokens: expected 1 or more, got " + std::to_string(options.batch_tokens));
-  if (!std::isfinite(options.length_penalty)) fail("length_penalty: expected a finite number, got " + std::to_string(options.length_penalty));
+  if (!std::isfinite(options.length_penalty))
+    fail("length_penalty: expected a finite number, got " + std::to_string(options.length_penalty));
   std::vector<std::vector<std::int32_t>> results(sources.size());
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < sources.size(); ++i)

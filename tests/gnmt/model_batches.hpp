@@ -14,7 +14,8 @@ inline ModelDescription tiny(std::int64_t layers, DType dtype = DType::f32, floa
 }
 
 /// Random pieces, no PAD among them, with these lengths (without the ends that a batch adds).
-inline std::vector<Example> random_examples(std::span<const std::pair<int, int>> lengths, std::int64_t vocabulary, std::uint64_t seed) {
+inline std::vector<Example> random_examples(std::span<const std::pair<int, int>> lengths, std::int64_t vocabulary,
+                                            std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto piece = [&] { return static_cast<std::int32_t>(4 + random() % static_cast<std::uint64_t>(vocabulary - 4)); };
   std::vector<Example> out;

@@ -30,7 +30,8 @@ Model lively(const ModelDescription& description, double factor, std::uint64_t s
 }
 
 /// Rounding moves each activation by at most u x (terms of its sums) x its size; over the layers the moves add up while sigmoids,
-/// tanh (slopes of at most 1) and softmax do not enlarge them beyond the weights' row sums, which are below 1 here (6 or 12 inputs of
+/// tanh (slopes of at most 1) and softmax do not enlarge them beyond the weights' row sums, which are below 1 here (6 or 12 inputs
+/// of
 /// +-0.1): with at most 40 layer applications on a path and 64 roundings in each, a log-probability moves by less than 40 x 64 u.
 constexpr double path_bound = 40 * 64;
 
@@ -61,7 +62,8 @@ TEST_P(ModelLayers, EachStepGivesTheProbabilitiesOfTheWholeTarget_sanitize) {
     const LossSum loss = model.evaluate(batch);
     EXPECT_EQ(loss.tokens, batch.target_tokens);
     // The step's log-probabilities leave as f32 in both cases: |log p| < 4 each.
-    EXPECT_NEAR(sum, loss.loss, static_cast<double>(loss.tokens) * (path_bound * unit_roundoff(dtype) + 4 * unit_roundoff(DType::f32)));
+    EXPECT_NEAR(sum, loss.loss,
+                static_cast<double>(loss.tokens) * (path_bound * unit_roundoff(dtype) + 4 * unit_roundoff(DType::f32)));
   }
 }
 
@@ -155,14 +157,16 @@ TEST(Model, InitialisationIsUniformAndRepeatable) {
   for (const Parameter& parameter : model.parameters()) {
     EXPECT_TRUE(names.insert(parameter.name).second) << parameter.name;
     double largest = 0, square = 0;
-    for (const double value : test::values_of(parameter.value)) largest = std::max(largest, std::fabs(value)), square += value * value;
+    for (const double value : test::values_of(parameter.value))
+      largest = std::max(largest, std::fabs(value)), square += value * value;
     EXPECT_LE(largest, 0.1) << parameter.name;
     // The mean of n squares of a uniform number within +-0.1 is 0.01 / 3 with deviation 0.003 / sqrt(n); n is at least 50.
     const auto n = static_cast<double>(parameter.value.elements());
     EXPECT_NEAR(square / n, 0.01 / 3, 6 * 0.003 / std::sqrt(n)) << parameter.name;
     for (const double value : test::values_of(parameter.m)) ASSERT_EQ(value, 0);
   }
-  EXPECT_TRUE(names.contains("encoder.0.weight_ih_reverse") && names.contains("decoder.1.bias_hh") && names.contains("attention.key"));
+  EXPECT_TRUE(names.contains("encoder.0.weight_ih_reverse") && names.contains("decoder.1.bias_hh") &&
+              names.contains("attention.key"));
 }
 
 TEST(Model, ManyShapesShareOneMemory) {

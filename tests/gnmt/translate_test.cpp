@@ -19,7 +19,8 @@ Model lively(std::int64_t layers, std::int64_t vocabulary, double factor, std::u
   Model model(description, Device::cpu(), {});
   model.initialise(seed);
   for (const Parameter& parameter : model.parameters())
-    for (std::int64_t i = 0; i < parameter.value.elements(); ++i) static_cast<float*>(parameter.value.data)[i] *= static_cast<float>(factor);
+    for (std::int64_t i = 0; i < parameter.value.elements(); ++i)
+      static_cast<float*>(parameter.value.data)[i] *= static_cast<float>(factor);
   return model;
 }
 
@@ -68,7 +69,8 @@ TEST(Translate, BeamOneIsGreedyWhateverStandsBesideIt_sanitize) {
       const auto found = search(model, sources, {.beam = 1, .max_length = 12, .batch_tokens = tokens});
       ASSERT_EQ(found.size(), sources.size());
       for (std::size_t i = 0; i < sources.size(); ++i)
-        EXPECT_EQ(found[i], sources[i].empty() ? Pieces{} : greedy(model, sources[i], 12)) << "source " << i << ", layers " << layers;
+        EXPECT_EQ(found[i], sources[i].empty() ? Pieces{} : greedy(model, sources[i], 12))
+            << "source " << i << ", layers " << layers;
     }
   }
 }
@@ -134,15 +136,17 @@ TEST(Translate, ParentsCarryTheirStateAlong_sanitize) {
   model.step(*state, Pieces{4, 5, 6, 7, 8, 9}, Pieces{0, 0, 2, 2, 4, 4});
   const ConstTensorView view = model.step(*state, Pieces{9, 8, 7, 6}, Pieces{3, 2, 5, 5});  // the first sentence has left
   ASSERT_EQ(view.size(0), 4);
-  const std::pair<std::size_t, Pieces> paths[] = {{1, {bos_id, 7, 9}}, {1, {bos_id, 6, 8}}, {2, {bos_id, 9, 7}}, {2, {bos_id, 9, 6}}};
+  const std::pair<std::size_t, Pieces> paths[] = {
+      {1, {bos_id, 7, 9}}, {1, {bos_id, 6, 8}}, {2, {bos_id, 9, 7}}, {2, {bos_id, 9, 6}}};
   for (std::size_t r = 0; r < 4; ++r) {
     const auto fresh = model.start(make_source_batch(std::span(&sources[paths[r].first], 1)), 1);
     const Pieces row{0};
     ConstTensorView expected;
     for (const std::int32_t token : paths[r].second) expected = model.step(*fresh, std::span(&token, 1), row);
-    for (std::int64_t v = 0; v < 11; ++v)  // weights within +-0.5 and three steps: a bound of 3 x 4 layers x 64 roundings x growth 8
-      EXPECT_NEAR(static_cast<const float*>(view.data)[static_cast<std::int64_t>(r) * 11 + v], static_cast<const float*>(expected.data)[v],
-                  3 * 4 * 64 * 8 * 0x1p-24)
+    for (std::int64_t v = 0; v < 11;
+         ++v)  // weights within +-0.5 and three steps: a bound of 3 x 4 layers x 64 roundings x growth 8
+      EXPECT_NEAR(static_cast<const float*>(view.data)[static_cast<std::int64_t>(r) * 11 + v],
+                  static_cast<const float*>(expected.data)[v], 3 * 4 * 64 * 8 * 0x1p-24)
           << "row " << r;
   }
 }
