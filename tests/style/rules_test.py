@@ -60,6 +60,9 @@ class Sizes(unittest.TestCase):
         seven = 'void f(int a, int b, int c, int d, std::map<int, int> e, int f, int g) {}'
         self.assertTrue(found('src/core/a.cpp', seven, rules.function_rule))
         self.assertFalse(found('src/core/a.cpp', seven.replace(', int g', ''), rules.function_rule))
+        packing = seven.replace('void f', 'void pack_x')
+        self.assertTrue(found('src/core/a.cpp', packing, rules.function_rule))
+        self.assertFalse(found('src/gemm/a.cpp', packing, rules.function_rule))
 
     def test_functions_are_found(self):
         text = '''
