@@ -18,7 +18,9 @@ constexpr std::int64_t packed_rows = 224;  // rows of one task of a product with
 constexpr std::int64_t small = 1 << 14;    // elements that one thread handles sooner than two can meet
 constexpr double grain = 1 << 18;          // multiply-adds that are worth a thread
 
-const LinearKernels& kernels_of(Isa isa) { return select(isa, portable::linear_kernels, avx2::linear_kernels, avx512::linear_kernels); }
+const LinearKernels& kernels_of(Isa isa) {
+  return select(isa, portable::linear_kernels, avx2::linear_kernels, avx512::linear_kernels);
+}
 
 const float* floats(const ConstTensorView& view) { return static_cast<const float*>(view.data); }
 float* floats(const TensorView& view) { return static_cast<float*>(view.data); }
@@ -60,7 +62,8 @@ void pack(const LinearQuery& q, const ConstTensorView& weight, void* packed, con
   auto* bytes = static_cast<std::byte*>(packed);
   std::memset(bytes, 0, Packed(q).bytes);
   pack_matrix(q.isa, outputs_first, floats(weight), weight.stride(0), d.inputs, d.outputs, bytes);
-  if (d.training) pack_matrix(q.isa, !outputs_first, floats(weight), weight.stride(0), d.outputs, d.inputs, bytes + Packed(q).backward);
+  bytes += Packed(q).backward;
+  if (d.training) pack_matrix(q.isa, !outputs_first, floats(weight), weight.stride(0), d.outputs, d.inputs, bytes);
 }
 
 /// x · packed, where C begins with `bias`; `finish` sees each block that is complete.
@@ -86,7 +89,8 @@ void multiply_packed(const LinearQuery& q, const PackedProduct& p) {
   parallel_tasks(team, column_parts * row_parts, [&](std::int64_t task) {
     const std::int64_t row = task / column_parts, column = task % column_parts;
     const std::int64_t i0 = p.m * row / row_parts, i1 = p.m * (row + 1) / row_parts;
-    const std::int64_t j0 = panels * column / column_parts * panel, j1 = std::min(p.n, panels * (column + 1) / column_parts * panel);
+    const std::int64_t j0 = panels * column / column_parts * panel;
+    const std::int64_t j1 = std::min(p.n, panels * (column + 1) / column_parts * panel);
     if (i0 == i1 || j0 >= j1) return;
     for (std::int64_t i = i0; p.bias != nullptr && i < i1; ++i)
       std::memcpy(p.c + i * p.ldc + j0, p.bias + j0, static_cast<std::size_t>(j1 - j0) * sizeof(float));
@@ -116,7 +120,8 @@ GemmContext context_of(const LinearQuery& q, bool library) { return {.threads = 
 void forward(const LinearQuery& q, const LinearForward& t, bool library) {
   const auto& d = q.description;
   const TensorView& z = t.preactivation.given() ? t.preactivation : t.y;
-  const Finish finish{&kernels_of(q.isa), static_cast<ActivationKind>(d.activation), floats(z), z.stride(0), floats(t.y), t.y.stride(0)};
+  const Finish finish{&kernels_of(q.isa), static_cast<ActivationKind>(d.activation), floats(z), z.stride(0), floats(t.y),
+      t.y.stride(0)};
   GemmFinish call;
   if (d.activation != Activation::none || t.preactivation.given()) call = {finish_block, &finish};
   const float* bias = t.bias.given() ? floats(t.bias) : nullptr;
@@ -169,7 +174,8 @@ void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, bo
   const std::int64_t ldz = scratch.dz != nullptr ? scratch.ld : t.dy.stride(0);
   const GemmContext context = context_of(q, library);
   if (t.dx.given() && t.packed != nullptr)
-    multiply_packed(q, {batch, d.inputs, d.outputs, dz, ldz, static_cast<const std::byte*>(t.packed->bytes.data) + Packed(q).backward,
+    multiply_packed(q, {batch, d.inputs, d.outputs, dz, ldz,
+        static_cast<const std::byte*>(t.packed->bytes.data) + Packed(q).backward,
                         floats(t.dx), t.dx.stride(0), nullptr, {}});
   else if (t.dx.given())
     gemm({.transpose_b = !outputs_first, .m = batch, .n = d.inputs, .k = d.outputs, .a = dz, .lda = ldz, .b = floats(t.weight),

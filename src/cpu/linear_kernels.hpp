@@ -1,5 +1,5 @@
-// The elementwise loops of the linear layer, compiled once for each instruction set: an activation, its gradient and column sums over
-// a block of rows and columns. Plain structs and function pointers only.
+// The elementwise loops of the linear layer, compiled once for each instruction set: an activation, its gradient and column sums
+// over a block of rows and columns. Plain structs and function pointers only.
 #pragma once
 
 #include <cstdint>

@@ -38,8 +38,8 @@ struct GemmContext {
 };
 
 bool has_onednn();
-/// m, n or k may be 0: k = 0 writes bias or zeros (or leaves C when accumulating). Allocates only small thread-local packing buffers
-/// that are kept between calls.
+/// m, n or k may be 0: k = 0 writes bias or zeros (or leaves C when accumulating). Allocates only small thread-local packing
+/// buffers that are kept between calls.
 void gemm(const Gemm& product, const GemmContext& context);
 
 /// B packed once for many products: panels of columns, each k long. Used by the recurrent loop, one thread a call.

@@ -1,8 +1,8 @@
 // What the micro-kernel of each instruction set offers to the drivers in packed.cpp. Plain structs and function pointers only: the
 // sources in isa/ include this header.
 //
-// Packed A: panels of at most `rows` rows, as even as possible, one after the other, each [k, rows of the panel]. Packed B: panels of
-// `panel_columns` columns, each [k, panel_columns], the last filled up with zeros.
+// Packed A: panels of at most `rows` rows, as even as possible, one after the other, each [k, rows of the panel]. Packed B: panels
+// of `panel_columns` columns, each [k, panel_columns], the last filled up with zeros.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,8 @@ struct GemmKernels {
   int panel_columns;  // of a panel of B
   int slack;          // floats behind packed A that pack_a may overwrite
   void (*pack_a)(bool transpose, const float* a, std::int64_t lda, std::int64_t m, std::int64_t k, float* packed);
-  void (*pack_b)(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed, std::int64_t panel_stride);
+  void (*pack_b)(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed,
+      std::int64_t panel_stride);
   void (*multiply)(const PackedProduct& product);
 };
 

@@ -118,10 +118,11 @@ void onednn_gemm(const Gemm& p, int threads) {
                                             .transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .bias = p.bias != nullptr,
                                             .accumulate = p.accumulate, .threads = threads});
   const auto scratch = static_cast<std::int64_t>((primitive.scratchpad.get_size() + sizeof(float) - 1) / sizeof(float));
+  const float* memory_of_scratch = thread_scratch(ScratchSlot::library, scratch);
   std::unordered_map<int, memory> arguments{{DNNL_ARG_SRC, view(primitive.a, p.a)},
                                             {DNNL_ARG_WEIGHTS, view(primitive.b, p.b)},
                                             {DNNL_ARG_DST, view(primitive.c, p.c)},
-                                            {DNNL_ARG_SCRATCHPAD, view(primitive.scratchpad, thread_scratch(ScratchSlot::library, scratch))}};
+                                            {DNNL_ARG_SCRATCHPAD, view(primitive.scratchpad, memory_of_scratch)}};
   if (p.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, view(primitive.bias, p.bias));
   static thread_local dnnl::stream stream(engine());
   primitive.matmul.execute(stream, arguments);

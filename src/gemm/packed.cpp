@@ -35,7 +35,9 @@ struct Part {
   std::int64_t m0, m1, n0, n1;
 };
 
-const float* a_at(const Gemm& p, std::int64_t row, std::int64_t l) { return p.transpose_a ? p.a + l * p.lda + row : p.a + row * p.lda + l; }
+const float* a_at(const Gemm& p, std::int64_t row, std::int64_t l) {
+  return p.transpose_a ? p.a + l * p.lda + row : p.a + row * p.lda + l;
+}
 const float* b_at(const Gemm& p, std::int64_t l, std::int64_t column) {
   return p.transpose_b ? p.b + column * p.ldb + l : p.b + l * p.ldb + column;
 }
@@ -43,7 +45,8 @@ const float* b_at(const Gemm& p, std::int64_t l, std::int64_t column) {
 class PartProduct {
  public:
   PartProduct(const Gemm& p, const GemmKernels& kernels, const Part& part)
-      : p_(p), kernels_(kernels), part_(part), depth_(std::min(p.k, block_k)), rows_(std::min(part.m1 - part.m0, block_rows * kernels.rows)) {
+      : p_(p), kernels_(kernels), part_(part), depth_(std::min(p.k, block_k)),
+        rows_(std::min(part.m1 - part.m0, block_rows * kernels.rows)) {
     const std::int64_t m = part.m1 - part.m0;
     keeps_a_ = m * p.k <= kept_a;
     columns_ = std::min(keeps_a_ ? finish_columns : block_n, round_up(part.n1 - part.n0, kernels.panel_columns));

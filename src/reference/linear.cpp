@@ -63,7 +63,8 @@ const double* preactivation_gradient(const LinearQuery& q, const LinearBackward&
   const bool plain = q.description.activation == Activation::none;
   for (std::int64_t b = 0; b < t.dy.size(0); ++b)
     for (std::int64_t o = 0; o < q.description.outputs; ++o)
-      dz[b * q.description.outputs + o] = read(t.dy, b, o) * (plain ? 1 : slope(q.description.activation, read(t.preactivation, b, o)));
+      dz[b * q.description.outputs + o] =
+          read(t.dy, b, o) * (plain ? 1 : slope(q.description.activation, read(t.preactivation, b, o)));
   return dz;
 }
 
@@ -71,7 +72,8 @@ void input_gradient(const LinearQuery& q, const LinearBackward& t, const double*
   for (std::int64_t b = 0; b < t.dy.size(0); ++b)
     for (std::int64_t i = 0; i < q.description.inputs; ++i) {
       double sum = 0;
-      for (std::int64_t o = 0; o < q.description.outputs; ++o) sum += dz[b * q.description.outputs + o] * weight_at(q, t.weight, o, i);
+      for (std::int64_t o = 0; o < q.description.outputs; ++o)
+        sum += dz[b * q.description.outputs + o] * weight_at(q, t.weight, o, i);
       write(t.dx, sum, b, i);
     }
 }

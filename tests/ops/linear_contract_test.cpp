@@ -14,7 +14,8 @@ using Tensors = test::LinearTensors;
 using test::HostTensor;
 using test::plan_of;
 
-constexpr Activation activations[] = {Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu_erf, Activation::silu};
+constexpr Activation activations[] = {Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu_erf,
+    Activation::silu};
 
 void fill(Tensors& t) {
   t.x.uniform(1, -2, 2), t.weight.uniform(2, -1, 1), t.bias.uniform(3, -1, 1), t.dy.uniform(4, -1, 1);
@@ -74,7 +75,8 @@ TEST(LinearContract, AKeyOfAnotherDescriptionOrRowIsRefused) {
   swapped.description.layout = LinearLayout::inputs_outputs;
   Tensors t(p, DType::f32, 0);
   fill(t);
-  const LinearPlan plan = plan_of(p, DType::f32, {.force = "cpu.linear"}), other = plan_of(swapped, DType::f32, {.force = "cpu.linear"});
+  const LinearPlan plan = plan_of(p, DType::f32, {.force = "cpu.linear"});
+  const LinearPlan other = plan_of(swapped, DType::f32, {.force = "cpu.linear"});
   HostTensor bytes(DType::u8, {static_cast<std::int64_t>(plan.packed_bytes())});
   PackedWeights packed{.bytes = bytes};
   LinearForward forward = t.forward(p);
@@ -211,7 +213,8 @@ TEST(LinearContract, ErrorsNameTheArgumentWhatWasExpectedAndWhatCame) {
     };
   };
   const auto invalid = ErrorCode::invalid_argument;
-  expect_error(invalid, "[linear.forward] x: expected [any, 8] f32 cpu, got [5, 7] f32 cpu", forward([&](auto& f) { f.x = narrow; }));
+  expect_error(invalid, "[linear.forward] x: expected [any, 8] f32 cpu, got [5, 7] f32 cpu",
+      forward([&](auto& f) { f.x = narrow; }));
   expect_error(invalid, "x: expected at most 5 rows, got 6", forward([&](auto& f) { f.x = tall; }));
   expect_error(ErrorCode::type_mismatch, "x: expected [any, 8] f32 cpu", forward([&](auto& f) { f.x = half; }));
   expect_error(invalid, "x: expected a last dimension whose stride is 1",

@@ -46,6 +46,11 @@ Magnitudes magnitudes(const Problem& problem, const Tensors& exact, const std::v
 ///   z is the row's own; relu's slope jumps at 0, so inputs whose |z| is below its error are not compared (none arise by the seed).
 double sum_error(std::int64_t k) { return static_cast<double>(k + 1) * 0x1p-24; }
 
+/// The error of storing a value: s |value|, and for f16 at least half of its smallest step, 2^-24.
+double stored(DType dtype, double value) {
+  return test::unit_roundoff(dtype) * std::max(std::fabs(value), dtype == DType::f16 ? 0x1p-14 : 0.0);
+}
+
 class LinearCases : public testing::TestWithParam<Case> {};
 
 TEST_P(LinearCases, EveryRowAgreesWithTheReference) {
@@ -63,7 +68,7 @@ TEST_P(LinearCases, EveryRowAgreesWithTheReference) {
   for (const auto& row : kernels("linear", DeviceKind::cpu)) {
     if (!accepts(p, row)) continue;
     SCOPED_TRACE(row);
-    const double u = d.dtype == DType::f64 ? 0x1p-53 : 0x1p-24, s = test::unit_roundoff(d.dtype);
+    const double u = d.dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
     const LinearPlan plan = plan_of(p, d.dtype, {.force = row});
     const test::Scratch scratch(plan.workspace_bytes());
     const Workspace workspace(scratch.data(), scratch.bytes());
@@ -73,9 +78,9 @@ TEST_P(LinearCases, EveryRowAgreesWithTheReference) {
     const Magnitudes first = magnitudes(p, exact, exact.dy.values());
     std::vector<double> z_bound, y_bound;
     for (std::size_t i = 0; i < z.size(); ++i) {
-      const double dz = sum_error(d.inputs + 1) * first.forward[i] + s * std::fabs(z[i]);
+      const double dz = sum_error(d.inputs + 1) * first.forward[i] + stored(d.dtype, z[i]);
       z_bound.push_back(dz);
-      y_bound.push_back(1.13 * dz + 16 * u * (std::fabs(z[i]) + std::fabs(y[i])) + s * std::fabs(y[i]));
+      y_bound.push_back(1.13 * dz + 16 * u * (std::fabs(z[i]) + std::fabs(y[i])) + stored(d.dtype, y[i]));
     }
     EXPECT_EQ("", test::compare(t.preactivation.values(), z, z_bound));
     EXPECT_EQ("", test::compare(t.y.values(), y, y_bound));
@@ -89,7 +94,7 @@ TEST_P(LinearCases, EveryRowAgreesWithTheReference) {
     plan.backward(t.backward(), workspace);
     const auto bound = [&](const std::vector<double>& sums, const std::vector<double>& values, std::int64_t k) {
       std::vector<double> out;
-      for (std::size_t i = 0; i < sums.size(); ++i) out.push_back((sum_error(k) + 24 * u) * sums[i] + s * std::fabs(values[i]));
+      for (std::size_t i = 0; i < sums.size(); ++i) out.push_back((sum_error(k) + 24 * u) * sums[i] + stored(d.dtype, values[i]));
       return out;
     };
     EXPECT_EQ("", test::compare(t.dx.values(), exact.dx.values(), bound(m.dx, exact.dx.values(), d.outputs)));

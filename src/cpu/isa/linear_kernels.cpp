@@ -75,7 +75,9 @@ struct Silu {
   }
 };
 
-inline int vectors_left(std::int64_t columns, std::int64_t c) { return columns - c < lanes ? static_cast<int>(columns - c) : lanes; }
+inline int vectors_left(std::int64_t columns, std::int64_t c) {
+  return columns - c < lanes ? static_cast<int>(columns - c) : lanes;
+}
 inline vfloat read(const float* p, int count) { return count == lanes ? load(p) : load_part(p, count); }
 inline void write(float* p, vfloat value, int count) {
   if (count == lanes) store(p, value);

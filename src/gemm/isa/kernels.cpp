@@ -1,4 +1,5 @@
-// The micro-kernel: a tile of C in registers, one multiply-add chain an element, fed from packed panels of A and B; and the packing.
+// The micro-kernel: a tile of C in registers, one multiply-add chain an element, fed from packed panels of A and B; and the
+// packing.
 #include "gemm/kernels.hpp"
 
 #include "core/simd.hpp"
@@ -164,7 +165,8 @@ void pack_a(bool transpose, const float* a, std::int64_t lda, std::int64_t m, st
       float* panel = packed + begin * k;
       if (!transpose) pack_panel_rows(a + begin * lda, lda, rows, k, panel);
       else
-        pack_panel_columns(a + begin, lda, rows, rows <= lanes && m - begin >= lanes, l, l + few < k ? l + few : k, l + few >= k, panel);
+        pack_panel_columns(a + begin, lda, rows, rows <= lanes && m - begin >= lanes, l, l + few < k ? l + few : k, l + few >= k,
+            panel);
     }
 }
 
@@ -177,7 +179,8 @@ void pack_turned(const float* b, std::int64_t ldb, std::int64_t k, int columns, 
   }
 }
 
-void pack_b(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed, std::int64_t panel_stride) {
+void pack_b(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed,
+    std::int64_t panel_stride) {
   const auto place = [packed, panel_stride](std::int64_t column) {
     return packed + column / panel_columns * panel_stride + column % panel_columns;
   };

@@ -56,7 +56,9 @@ std::int64_t check_batch(std::string_view where, const LinearQuery& query, const
   return named.view.size(0);
 }
 
-ConstTensorView bytes_of(const PackedWeights* packed) { return packed != nullptr ? ConstTensorView(packed->bytes) : ConstTensorView(); }
+ConstTensorView bytes_of(const PackedWeights* packed) {
+  return packed != nullptr ? ConstTensorView(packed->bytes) : ConstTensorView();
+}
 
 }  // namespace
 

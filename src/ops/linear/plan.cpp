@@ -22,7 +22,8 @@ namespace {
 std::uint64_t packing_key(const LinearQuery& query, std::string_view row) {
   const auto& d = query.description;
   const std::string identity =
-      text("linear ", d.inputs, ' ', d.outputs, ' ', name(d.dtype), ' ', static_cast<int>(d.layout), ' ', static_cast<int>(d.activation),
+      text("linear ", d.inputs, ' ', d.outputs, ' ', name(d.dtype), ' ', static_cast<int>(d.layout), ' ',
+          static_cast<int>(d.activation),
            ' ', d.training, ' ', query.device.name, ' ', name(query.isa), ' ', row);
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const char c : identity) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
