@@ -7,6 +7,7 @@
 #include <sentencepiece_trainer.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <unordered_map>
 
 namespace everglow::gnmt {
@@ -34,6 +35,33 @@ class Lines final : public sentencepiece::SentenceIterator {
   std::span<const std::string> lines_;
   std::size_t used_, i_ = 0;
 };
+
+/// SentencePiece does not check its models, and a damaged one can make it read past its tables. Ours therefore end with a hash of
+/// what stands before, in a field of the protobuf message that SentencePiece leaves to others (number 1009, eight bytes).
+constexpr std::string_view seal_key = "\x89\x3F";
+constexpr std::size_t seal_bytes = seal_key.size() + sizeof(std::uint64_t);
+
+std::string seal_of(std::string_view model) {
+  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
+  for (const char c : model) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  std::string seal(seal_key);
+  for (int shift = 0; shift < 64; shift += 8) seal += static_cast<char>(hash >> shift);
+  return seal;
+}
+
+/// True where there is a seal (a model that SentencePiece's own programs wrote has none) and it is not that of the bytes before it.
+bool broken_seal(std::string_view model) {
+  if (model.size() < seal_bytes) return false;
+  const std::string_view seal = model.substr(model.size() - seal_bytes);
+  return seal.starts_with(seal_key) && seal != seal_of(model.substr(0, model.size() - seal_bytes));
+}
+
+sentencepiece::util::Status load(sentencepiece::SentencePieceProcessor& processor, std::string_view model) {
+  using sentencepiece::util::StatusCode;
+  if (model.empty()) return {StatusCode::kDataLoss, "no bytes"};
+  if (broken_seal(model)) return {StatusCode::kDataLoss, "the bytes do not have the hash that they were saved with"};
+  return processor.LoadFromSerializedProto(model);
+}
 
 }  // namespace
 
@@ -66,15 +94,14 @@ Tokenizer Tokenizer::train(std::span<const std::string> lines, std::int64_t voca
         ErrorCode::invalid_argument, where,
         fmt::format("expected text and a vocabulary (here {}) of at least one piece for each character; SentencePiece says: {}",
                     vocabulary, status.ToString()));
-  return from_model(model);
+  return from_model(model + seal_of(model));
 }
 
 Tokenizer Tokenizer::from_model(std::string_view bytes) {
   constexpr std::string_view where = "tokenizer.from_model";
   auto impl = std::make_shared<Impl>();
   impl->model = bytes;
-  const auto status = bytes.empty() ? sentencepiece::util::Status(sentencepiece::util::StatusCode::kDataLoss, "no bytes")
-                                    : impl->processor.LoadFromSerializedProto(impl->model);
+  const auto status = load(impl->processor, impl->model);
   if (!status.ok())
     throw Error(ErrorCode::io, where, fmt::format("expected a SentencePiece model, got damaged bytes: {}", status.ToString()));
   const auto& processor = impl->processor;

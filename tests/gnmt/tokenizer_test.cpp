@@ -101,6 +101,15 @@ TEST(tokenizer, a_damaged_model_is_an_error) {
   EXPECT_EQ(code_of([] { Tokenizer::from_model("no model at all"); }), ErrorCode::io);
   EXPECT_EQ(code_of([&] { Tokenizer::from_model(std::string_view(tokenizer.model()).substr(0, tokenizer.model().size() / 2)); }),
             ErrorCode::io);
+  // A changed byte anywhere, even one that SentencePiece itself would follow out of its tables.
+  for (std::size_t i = 0; i < tokenizer.model().size() - 10; i += 997) {
+    std::string damaged = tokenizer.model();
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    EXPECT_EQ(code_of([&] { Tokenizer::from_model(damaged); }), ErrorCode::io) << i;
+  }
+  // Without the hash at its end it is an ordinary model of SentencePiece.
+  const std::string plain = tokenizer.model().substr(0, tokenizer.model().size() - 10);
+  EXPECT_EQ(Tokenizer::from_model(plain).encode("deux cents"), tokenizer.encode("deux cents"));
 }
 
 }  // namespace
