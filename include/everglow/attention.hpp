@@ -13,23 +13,23 @@ enum class CausalAlignment : std::uint8_t { bottom_right, top_left };
 
 struct AttentionDescription {
   std::int64_t heads = 1;
-  std::int64_t kv_heads = 0;      ///< 0: as heads; else a divisor of heads (grouped queries)
+  std::int64_t kv_heads = 0;  ///< 0: as heads; else a divisor of heads (grouped queries)
   std::int64_t head_dim = 0;
-  std::int64_t value_dim = 0;     ///< 0: as head_dim
-  float scale = 0;                ///< 0: 1/sqrt(head_dim)
+  std::int64_t value_dim = 0;  ///< 0: as head_dim
+  float scale = 0;             ///< 0: 1/sqrt(head_dim)
   bool causal = false;
   CausalAlignment alignment = CausalAlignment::bottom_right;
   std::int64_t window_left = -1;  ///< keys to the left of the diagonal that are seen; -1: all
   std::int64_t window_right = -1;
-  float softcap = 0;              ///< 0: none; else s -> softcap tanh(s / softcap)
+  float softcap = 0;  ///< 0: none; else s -> softcap tanh(s / softcap)
   float dropout = 0;
-  bool alibi = false;             ///< runs bring alibi_slopes
-  bool bias = false;              ///< runs bring an additive bias
-  bool query_lengths = false;     ///< runs bring query_lengths
-  bool key_lengths = false;       ///< runs bring key_lengths
-  bool packed = false;            ///< runs bring cu_queries and cu_keys
+  bool alibi = false;          ///< runs bring alibi_slopes
+  bool bias = false;           ///< runs bring an additive bias
+  bool query_lengths = false;  ///< runs bring query_lengths
+  bool key_lengths = false;    ///< runs bring key_lengths
+  bool packed = false;         ///< runs bring cu_queries and cu_keys
   DType dtype = DType::f32;
-  bool training = false;          ///< backward may be called
+  bool training = false;  ///< backward may be called
 };
 
 struct AttentionSizes {
@@ -40,27 +40,27 @@ struct AttentionSizes {
 };
 
 struct AttentionForward {
-  ConstTensorView q{};              // [B, Sq, Hq, D], any strides whose last is 1
-  ConstTensorView k{};              // [B, Sk, Hk, D]
-  ConstTensorView v{};              // [B, Sk, Hk, Dv]
-  TensorView o{};                   // [B, Sq, Hq, Dv]
-  TensorView lse{};                 // f32 [B, Hq, Sq]: log of the sum of exponentials; -inf for a row with no key; needed when training
-  ConstTensorView query_lengths{};  // i32 [B]; output rows past a length are 0
-  ConstTensorView key_lengths{};    // i32 [B]
+  ConstTensorView q{};  // [B, Sq, Hq, D], any strides whose last is 1
+  ConstTensorView k{};  // [B, Sk, Hk, D]
+  ConstTensorView v{};  // [B, Sk, Hk, Dv]
+  TensorView o{};       // [B, Sq, Hq, Dv]
+  TensorView lse{};     // f32 [B, Hq, Sq]: log of the sum of exponentials; -inf for a row with no key; needed when training
+  ConstTensorView query_lengths{};          // i32 [B]; output rows past a length are 0
+  ConstTensorView key_lengths{};            // i32 [B]
   ConstTensorView cu_queries{}, cu_keys{};  // i32 [B+1]
-  ConstTensorView alibi_slopes{};   // f32 [Hq] or [B, Hq]
-  ConstTensorView bias{};           // [1|B, 1|Hq, Sq, Sk]
+  ConstTensorView alibi_slopes{};           // f32 [Hq] or [B, Hq]
+  ConstTensorView bias{};                   // [1|B, 1|Hq, Sq, Sk]
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
-  TensorView status{};              // u32 [1] in an i32 view
+  TensorView status{};  // u32 [1] in an i32 view
 };
 
 struct AttentionBackward {
   ConstTensorView q{}, k{}, v{}, o{}, lse{};
   ConstTensorView query_lengths{}, key_lengths{}, cu_queries{}, cu_keys{}, alibi_slopes{}, bias{};
-  ConstTensorView d_o{};            // [B, Sq, Hq, Dv]; not given: zero
-  ConstTensorView dlse{};           // f32 [B, Hq, Sq]; not given: zero
-  TensorView dq{}, dk{}, dv{};          // as q, k, v; not given: not computed
-  TensorView dbias{};               // as bias
+  ConstTensorView d_o{};        // [B, Sq, Hq, Dv]; not given: zero
+  ConstTensorView dlse{};       // f32 [B, Hq, Sq]; not given: zero
+  TensorView dq{}, dk{}, dv{};  // as q, k, v; not given: not computed
+  TensorView dbias{};           // as bias
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
   TensorView status{};
 };

@@ -23,8 +23,8 @@ struct EmbeddingForward {
 };
 struct EmbeddingBackward {
   ConstTensorView indices{};
-  ConstTensorView dy{};       // as y
-  TensorView dtable{};        // [vocabulary, width], f32 or the storage type; written whole, or added into
+  ConstTensorView dy{};  // as y
+  TensorView dtable{};   // [vocabulary, width], f32 or the storage type; written whole, or added into
   bool accumulate = false;
 };
 

@@ -17,10 +17,10 @@ enum class LinearLayout : std::uint8_t { outputs_inputs, inputs_outputs };
 struct LinearDescription {
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
-  DType dtype = DType::f32;                     ///< of x, W, b, y; weight gradients may be f32 instead
+  DType dtype = DType::f32;  ///< of x, W, b, y; weight gradients may be f32 instead
   LinearLayout layout = LinearLayout::outputs_inputs;
   Activation activation = Activation::none;
-  bool training = false;                        ///< backward may be called
+  bool training = false;  ///< backward may be called
 };
 
 /// The largest sizes a plan is made for; a run may bring fewer rows.
@@ -29,11 +29,11 @@ struct LinearSizes {
 };
 
 struct LinearForward {
-  ConstTensorView x{};             // [batch, inputs], or any rank whose leading dimensions fold into batch
-  ConstTensorView weight{};        // [outputs, inputs] or [inputs, outputs]; not read where packed is given
-  ConstTensorView bias{};          // [outputs]; not given: none
-  TensorView y{};                  // [batch, outputs]
-  TensorView preactivation{};      // [batch, outputs], x Wᵀ + b; needed where training and activation is not none
+  ConstTensorView x{};         // [batch, inputs], or any rank whose leading dimensions fold into batch
+  ConstTensorView weight{};    // [outputs, inputs] or [inputs, outputs]; not read where packed is given
+  ConstTensorView bias{};      // [outputs]; not given: none
+  TensorView y{};              // [batch, outputs]
+  TensorView preactivation{};  // [batch, outputs], x Wᵀ + b; needed where training and activation is not none
   const PackedWeights* packed = nullptr;
 };
 
@@ -47,7 +47,7 @@ struct LinearBackward {
   TensorView dweight{};             // as weight, f32 or the storage type
   TensorView dbias{};               // [outputs], f32 or the storage type
   const PackedWeights* packed = nullptr;
-  bool accumulate = false;        // add into dweight and dbias
+  bool accumulate = false;  // add into dweight and dbias
 };
 
 /// Plan of a fully-connected layer. Immutable; threads may share it when each brings its own workspace.

@@ -29,12 +29,12 @@ struct LossForward {
 };
 struct LossBackward {
   LossForward forward{};
-  ConstTensorView scale{};       // f32 [1]: factor of every gradient; not given: 1
-  bool divide_by_count = true; // gradients of the mean (scale / counted rows) instead of the sum
-  TensorView dx{};               // [N, I]; 0 for ignored rows
-  TensorView dweight{};          // [classes, I]
-  TensorView dbias{};            // [classes]
-  bool accumulate = false;     // add into dweight and dbias
+  ConstTensorView scale{};      // f32 [1]: factor of every gradient; not given: 1
+  bool divide_by_count = true;  // gradients of the mean (scale / counted rows) instead of the sum
+  TensorView dx{};              // [N, I]; 0 for ignored rows
+  TensorView dweight{};         // [classes, I]
+  TensorView dbias{};           // [classes]
+  bool accumulate = false;      // add into dweight and dbias
 };
 
 /// Plan of the fused classifier loss.

@@ -21,17 +21,17 @@ struct AdamSizes {
 struct AdamTensor {
   TensorView parameter{};
   ConstTensorView gradient{};
-  TensorView m{}, v{};   // first and second moment, zero before step 1
-  TensorView copy{};   // f16 or bf16 copy of the parameter; not given: none
+  TensorView m{}, v{};  // first and second moment, zero before step 1
+  TensorView copy{};    // f16 or bf16 copy of the parameter; not given: none
 };
 /// Scalars are views on the device so that a step needs no host synchronisation.
 struct AdamStep {
   std::span<const AdamTensor> tensors{};
-  TensorView step{};             // i64 [1]: number of steps taken, counted up by this call
-  ConstTensorView rate{};        // f32 [1]
-  ConstTensorView scale{};       // f32 [1]: gradients are divided by it (loss scale); not given: 1
-  TensorView norm{};             // f32 [1]: global norm before clipping; not given: not written
-  TensorView overflow{};         // i32 [1]: 1 and nothing is changed where a gradient is not finite; not given: not checked
+  TensorView step{};        // i64 [1]: number of steps taken, counted up by this call
+  ConstTensorView rate{};   // f32 [1]
+  ConstTensorView scale{};  // f32 [1]: gradients are divided by it (loss scale); not given: 1
+  TensorView norm{};        // f32 [1]: global norm before clipping; not given: not written
+  TensorView overflow{};    // i32 [1]: 1 and nothing is changed where a gradient is not finite; not given: not checked
 };
 
 /// Plan of one optimiser step.

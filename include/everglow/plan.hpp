@@ -16,10 +16,10 @@ namespace everglow {
 enum class Math : std::uint8_t { ieee, tf32 };
 
 struct PlanOptions {
-  int threads = 0;                   ///< CPU threads; 0: EVERGLOW_THREADS, else the cores this process may use
+  int threads = 0;                     ///< CPU threads; 0: EVERGLOW_THREADS, else the cores this process may use
   std::string force{};                 ///< name of the only row that may run; throws where it declines
   std::vector<std::string> exclude{};  ///< names of rows that must not run
-  bool deterministic = false;        ///< the same bits for any thread count, batch and number of steps
+  bool deterministic = false;          ///< the same bits for any thread count, batch and number of steps
   Math math = Math::ieee;
 };
 
@@ -49,8 +49,8 @@ struct Explanation {
   std::string layer{};
   std::string device{};
   std::string dtype{};
-  std::string kernel{};                  ///< the row that runs
-  std::vector<ExplanationRow> rows{};    ///< all rows in order
+  std::string kernel{};                ///< the row that runs
+  std::vector<ExplanationRow> rows{};  ///< all rows in order
   std::vector<ExplanationGemm> gemms{};
 };
 

@@ -21,9 +21,9 @@ struct RecurrentDescription {
   std::int64_t projection = 0;  ///< 0: none; else the size of h (LSTMP)
   float dropout = 0;            ///< between layers
   DType dtype = DType::f32;
-  bool training = false;        ///< forward fills the reserve and backward may be called
-  bool lengths = false;         ///< runs bring a length per row
-  bool resets = false;          ///< runs bring resets
+  bool training = false;  ///< forward fills the reserve and backward may be called
+  bool lengths = false;   ///< runs bring a length per row
+  bool resets = false;    ///< runs bring resets
   constexpr std::int64_t directions() const noexcept { return bidirectional ? 2 : 1; }
 };
 
@@ -45,36 +45,36 @@ struct RecurrentWeightGradients {
 };
 
 struct RecurrentForward {
-  ConstTensorView x{};         // [T, B, I]
-  ConstTensorView h0{};        // [layers·directions, B, H or P]; not given: zero
-  ConstTensorView c0{};        // [layers·directions, B, H], LSTM only; not given: zero
+  ConstTensorView x{};                          // [T, B, I]
+  ConstTensorView h0{};                         // [layers·directions, B, H or P]; not given: zero
+  ConstTensorView c0{};                         // [layers·directions, B, H], LSTM only; not given: zero
   std::span<const RecurrentWeights> weights{};  // biases are always read from here; the matrices not where packed is given
-  TensorView y{};              // [T, B, directions·(H or P)], forward half first; 0 past a length
-  TensorView hn{};             // as h0: the state after each row's last valid step; not given: not written
-  TensorView cn{};             // as c0
-  TensorView reserve{};        // u8 [plan.reserve_bytes()] when training, 64-byte aligned: what backward needs
-  ConstTensorView lengths{};   // i32 [B], 0 ... T, any order
-  ConstTensorView resets{};    // u8 [T, B]; where set, the state before step t is 0
+  TensorView y{};                               // [T, B, directions·(H or P)], forward half first; 0 past a length
+  TensorView hn{};                              // as h0: the state after each row's last valid step; not given: not written
+  TensorView cn{};                              // as c0
+  TensorView reserve{};                         // u8 [plan.reserve_bytes()] when training, 64-byte aligned: what backward needs
+  ConstTensorView lengths{};                    // i32 [B], 0 ... T, any order
+  ConstTensorView resets{};                     // u8 [T, B]; where set, the state before step t is 0
   const PackedWeights* packed = nullptr;
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
-  TensorView status{};         // u32 [1] in an i32 view; a run only ORs into it
+  TensorView status{};  // u32 [1] in an i32 view; a run only ORs into it
 };
 
 /// dy, dhn, dcn not given: zero. A gradient that is not given is not computed. Padding of x, y and dy never matters.
 struct RecurrentBackward {
   ConstTensorView x{}, h0{}, c0{};
   std::span<const RecurrentWeights> weights{};
-  ConstTensorView y{};         // as forward wrote it
+  ConstTensorView y{};  // as forward wrote it
   ConstTensorView reserve{};
   ConstTensorView lengths{}, resets{};
-  ConstTensorView dy{};        // [T, B, directions·(H or P)]
-  ConstTensorView dhn{}, dcn{};  // as h0, c0
-  TensorView dx{};             // [T, B, I]; 0 past a length
-  TensorView dh0{}, dc0{};       // as h0, c0
+  ConstTensorView dy{};                                  // [T, B, directions·(H or P)]
+  ConstTensorView dhn{}, dcn{};                          // as h0, c0
+  TensorView dx{};                                       // [T, B, I]; 0 past a length
+  TensorView dh0{}, dc0{};                               // as h0, c0
   std::span<const RecurrentWeightGradients> dweights{};  // empty: none
   const PackedWeights* packed = nullptr;
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
-  bool accumulate = false;   // add into the weight gradients
+  bool accumulate = false;  // add into the weight gradients
   TensorView status{};
 };
 

@@ -62,11 +62,11 @@ EVERGLOW_API void copy(const TensorView& to, const ConstTensorView& from, const 
 
 /// What a plan needs to know of a device. Device::cpu() and Device::cuda(0) convert to what the machine has.
 struct EVERGLOW_API DeviceDescription {
-  std::string name;       ///< "cpu", "cuda:0", or a name of the device table
+  std::string name;  ///< "cpu", "cuda:0", or a name of the device table
   Device device;
-  bool present = true;    ///< false: plans explain, runs throw
-  int cores = 1;          ///< CPU: hardware threads this process may use
-  std::string isa;        ///< CPU: "portable", "avx2", "avx512" or "amx", after EVERGLOW_ISA
+  bool present = true;  ///< false: plans explain, runs throw
+  int cores = 1;        ///< CPU: hardware threads this process may use
+  std::string isa;      ///< CPU: "portable", "avx2", "avx512" or "amx", after EVERGLOW_ISA
   DeviceDescription(Device device);
   /// A device by name without having it. Throws for an unknown name and lists the known ones.
   static DeviceDescription named(std::string_view name);

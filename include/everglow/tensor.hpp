@@ -19,9 +19,9 @@ namespace everglow {
 /// Element types. f64 is served by the reference rows only; i32, i64 and u8 hold indices, lengths and masks.
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, i64, u8 };
 
-EVERGLOW_API std::size_t size_of(DType dtype) noexcept;      ///< bytes of one element
-EVERGLOW_API std::string_view name(DType dtype) noexcept;    ///< "f32", "f16", "bf16", "f64", "i32", "i64", "u8"
-EVERGLOW_API DType parse_dtype(std::string_view text);       ///< the names above, and fp32, fp16, half, float32, float16, bfloat16
+EVERGLOW_API std::size_t size_of(DType dtype) noexcept;    ///< bytes of one element
+EVERGLOW_API std::string_view name(DType dtype) noexcept;  ///< "f32", "f16", "bf16", "f64", "i32", "i64", "u8"
+EVERGLOW_API DType parse_dtype(std::string_view text);     ///< the names above, and fp32, fp16, half, float32, float16, bfloat16
 
 /// IEEE binary16, bit-compatible with CUDA's __half. Conversions round to nearest even.
 struct Half {
@@ -46,7 +46,7 @@ struct Device {
   static constexpr Device cuda(int index) { return {DeviceKind::cuda, index}; }
   friend bool operator==(const Device&, const Device&) = default;
 };
-EVERGLOW_API std::string to_string(Device device);      ///< "cpu" or "cuda:0"
+EVERGLOW_API std::string to_string(Device device);        ///< "cpu" or "cuda:0"
 EVERGLOW_API Device parse_device(std::string_view text);  ///< "cpu", "cuda" (card 0) or "cuda:N"
 
 inline constexpr int max_rank = 6;
@@ -77,8 +77,7 @@ struct BasicTensorView {
       : BasicTensorView(pointer, type, std::span(sizes.begin(), sizes.size()), where) {}
   /// A mutable view reads as a const one.
   template <class Other>
-    requires(std::is_const_v<Void> && !std::is_const_v<Other>)
-  BasicTensorView(const BasicTensorView<Other>& other)
+  requires(std::is_const_v<Void> && !std::is_const_v<Other>) BasicTensorView(const BasicTensorView<Other>& other)
       : data(other.data), dtype(other.dtype), device(other.device), rank(other.rank), shape(other.shape), strides(other.strides) {}
 
   bool given() const noexcept { return rank >= 0; }

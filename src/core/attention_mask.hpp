@@ -25,7 +25,8 @@ inline std::int64_t length_at(const ConstTensorView& lengths, std::int64_t b, st
 /// `tensors` is an AttentionForward or an AttentionBackward.
 template <class Tensors>
 AttentionRows attention_rows(const AttentionDescription& d, const Tensors& tensors, std::int64_t b) {
-  AttentionRows rows{length_at(tensors.query_lengths, b, tensors.q.size(1)), length_at(tensors.key_lengths, b, tensors.k.size(1)), 0};
+  AttentionRows rows{length_at(tensors.query_lengths, b, tensors.q.size(1)), length_at(tensors.key_lengths, b, tensors.k.size(1)),
+                     0};
   if (d.alignment == CausalAlignment::bottom_right) rows.diagonal = rows.keys - rows.queries;
   return rows;
 }
@@ -35,7 +36,8 @@ inline KeyRange keys_of(const AttentionDescription& d, const AttentionRows& rows
   const std::int64_t centre = query + rows.diagonal;
   if (d.causal) range.end = std::min(range.end, centre + 1);
   if (d.window_right >= 0 && d.window_right < rows.keys) range.end = std::min(range.end, centre + d.window_right + 1);
-  if (d.window_left >= 0 && d.window_left < rows.keys + rows.queries) range.begin = std::max<std::int64_t>(0, centre - d.window_left);
+  if (d.window_left >= 0 && d.window_left < rows.keys + rows.queries)
+    range.begin = std::max<std::int64_t>(0, centre - d.window_left);
   range.end = std::max(range.end, range.begin);
   return range;
 }

@@ -42,7 +42,8 @@ BasicTensorView<Void> fold_rows(std::string_view where, std::string_view argumen
   std::int64_t rows = 1, stride = view.size(-1);
   for (int i = view.rank - 2; i >= 0; --i) {
     if (view.shape[i] == 1) continue;
-    if (rows == 1) stride = view.strides[i];
+    if (rows == 1)
+      stride = view.strides[i];
     else
       require(view.strides[i] == stride * rows || view.elements() == 0, ErrorCode::invalid_argument, where, argument,
               ": expected leading dimensions that fold into one, got stride ", view.strides[i], " in dimension ", i);
@@ -72,7 +73,8 @@ void require_tensor(std::string_view where, std::string_view argument, const Con
   if (!view.given() || !same_shape(view, shape)) complain(ErrorCode::invalid_argument);
   if (view.dtype != dtype || view.device != device) complain(ErrorCode::type_mismatch);
   if (view.data == nullptr && view.elements() > 0)
-    throw Error(ErrorCode::invalid_argument, where, text(argument, ": expected memory for ", to_string(view), ", got a null pointer"));
+    throw Error(ErrorCode::invalid_argument, where,
+                text(argument, ": expected memory for ", to_string(view), ", got a null pointer"));
   if (reinterpret_cast<std::uintptr_t>(view.data) % size_of(dtype) != 0)
     throw Error(ErrorCode::invalid_argument, where,
                 text(argument, ": expected an address that is a multiple of ", size_of(dtype), " bytes"));

@@ -34,11 +34,16 @@ void copy_strided(std::byte* to, const std::byte* from, const TensorView& t, con
 }  // namespace
 
 const DeviceRuntime cpu_runtime{
-    .status = [] { return BackendStatus{"cpu", true, text(name(chosen_isa()), ", ", default_threads(), " threads")}; },
+    .status =
+        [] {
+          return BackendStatus{"cpu", true, text(name(chosen_isa()), ", ", default_threads(), " threads")};
+        },
     .allocate = [](std::size_t bytes, int) { return std::aligned_alloc(256, (bytes + 255) / 256 * 256); },
     .release = [](void* memory, int) { std::free(memory); },
-    .copy = [](const TensorView& to, const ConstTensorView& from,
-               const Stream&) { copy_strided(static_cast<std::byte*>(to.data), static_cast<const std::byte*>(from.data), to, from, 0); },
+    .copy =
+        [](const TensorView& to, const ConstTensorView& from, const Stream&) {
+          copy_strided(static_cast<std::byte*>(to.data), static_cast<const std::byte*>(from.data), to, from, 0);
+        },
     .synchronize = [](const Stream&) {},
     .create_event = [](int) -> void* { return new char; },
     .destroy_event = [](void* event) { delete static_cast<char*>(event); },

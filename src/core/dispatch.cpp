@@ -33,8 +33,7 @@ void require_known_rows(std::string_view layer, const std::vector<std::string>& 
     if (std::find(known.begin(), known.end(), wish) != known.end()) return;
     std::string list;
     for (const auto& row : known) list += text(list.empty() ? "" : ", ", row);
-    throw Error(ErrorCode::invalid_argument, text(layer, ".plan"),
-                text(option, ": expected one of ", list, ", got \"", wish, '"'));
+    throw Error(ErrorCode::invalid_argument, text(layer, ".plan"), text(option, ": expected one of ", list, ", got \"", wish, '"'));
   };
   if (!options.force.empty()) check(options.force, "force");
   for (const auto& wish : options.exclude) check(wish, "exclude");

@@ -7,12 +7,18 @@ namespace everglow {
 
 std::string_view name(ErrorCode code) noexcept {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid_argument";
-    case ErrorCode::type_mismatch: return "type_mismatch";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::out_of_memory: return "out_of_memory";
-    case ErrorCode::device: return "device";
-    case ErrorCode::io: return "io";
+    case ErrorCode::invalid_argument:
+      return "invalid_argument";
+    case ErrorCode::type_mismatch:
+      return "type_mismatch";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::out_of_memory:
+      return "out_of_memory";
+    case ErrorCode::device:
+      return "device";
+    case ErrorCode::io:
+      return "io";
   }
   return "unknown";
 }

@@ -9,7 +9,8 @@ namespace everglow {
 
 inline std::int64_t read_index(const ConstTensorView& list, std::int64_t i) {
   const std::int64_t at = i * list.strides[0];
-  return list.dtype == DType::i32 ? static_cast<const std::int32_t*>(list.data)[at] : static_cast<const std::int64_t*>(list.data)[at];
+  return list.dtype == DType::i32 ? static_cast<const std::int32_t*>(list.data)[at]
+                                  : static_cast<const std::int64_t*>(list.data)[at];
 }
 
 }  // namespace everglow

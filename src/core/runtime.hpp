@@ -17,7 +17,7 @@ struct DeviceRuntime {
   void (*destroy_event)(void* event) = nullptr;
   void (*record_event)(void* event, const Stream& stream) = nullptr;
   void (*wait_event)(void* event, const Stream* stream) = nullptr;  // null stream: the host waits
-  int (*cores)() = nullptr;  // processors that this process may use; 0: not a CPU
+  int (*cores)() = nullptr;                                         // processors that this process may use; 0: not a CPU
 };
 
 extern const DeviceRuntime cpu_runtime;

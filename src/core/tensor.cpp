@@ -62,9 +62,7 @@ Half to_half(float value) noexcept {
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000U) >> 13))};
 }
 
-std::string to_string(Device device) {
-  return device.kind == DeviceKind::cpu ? std::string("cpu") : text("cuda:", device.index);
-}
+std::string to_string(Device device) { return device.kind == DeviceKind::cpu ? std::string("cpu") : text("cuda:", device.index); }
 
 Device parse_device(std::string_view text_) {
   if (text_ == "cpu") return Device::cpu();

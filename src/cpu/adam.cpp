@@ -1,8 +1,8 @@
 // Adam on f32 in two passes over memory: the norm, in double over fixed blocks so that it does not depend on the threads, and one
 // fused update. Blocks of all tensors are numbered through, so that many small tensors keep the threads as busy as a large one.
+#include "cpu/isa/adam.hpp"
 #include "core/arena.hpp"
 #include "core/parallel.hpp"
-#include "cpu/isa/adam.hpp"
 #include "cpu/rows.hpp"
 
 #include <algorithm>

@@ -76,11 +76,13 @@ std::int64_t row_stride(const AttentionForwardKernels& kernels, std::int64_t wid
 /// The workspace: one part a thread, and the parts of dq.
 class Scratch {
  public:
-  Scratch(const AttentionQuery& query, void* workspace, bool backward) : query_(query), kernels_(forward_kernels(query.isa)), base_(workspace) {
+  Scratch(const AttentionQuery& query, void* workspace, bool backward)
+      : query_(query), kernels_(forward_kernels(query.isa)), base_(workspace) {
     Arena one;
     take(one, backward);
     thread_bytes_ = one.bytes();
-    Arena rest(workspace == nullptr ? nullptr : static_cast<std::byte*>(workspace) + thread_bytes_ * static_cast<std::size_t>(query.threads));
+    Arena rest(workspace == nullptr ? nullptr
+                                    : static_cast<std::byte*>(workspace) + thread_bytes_ * static_cast<std::size_t>(query.threads));
     if (backward) dq_parts = rest.take<float>(dq_part_elements(query));
     rest_bytes_ = rest.bytes();
   }
@@ -139,8 +141,8 @@ std::int64_t queries_of_block(const AttentionForwardKernels& kernels, std::int64
 }
 
 /// Fills in what each query of a block sees of the keys [begin, end), and the union.
-void set_ranges(FlashShape& shape, const AttentionDescription& d, const AttentionRows& rows, std::int64_t first_query, KeyRange part,
-                const ThreadScratch& scratch) {
+void set_ranges(FlashShape& shape, const AttentionDescription& d, const AttentionRows& rows, std::int64_t first_query,
+                KeyRange part, const ThreadScratch& scratch) {
   shape.key_begin = part.end, shape.key_end = part.begin;
   for (std::int64_t i = 0; i < shape.queries; ++i) {
     KeyRange keys = keys_of(d, rows, first_query + i);
@@ -154,8 +156,14 @@ void set_ranges(FlashShape& shape, const AttentionDescription& d, const Attentio
 }
 
 FlashShape shape_of(const AttentionDescription& d, std::int64_t queries) {
-  return {.head_dim = d.head_dim, .value_dim = d.value_dim, .queries = queries, .key_begin = 0, .key_end = 0, .first_key = nullptr,
-          .end_key = nullptr, .scale = d.scale};
+  return {.head_dim = d.head_dim,
+          .value_dim = d.value_dim,
+          .queries = queries,
+          .key_begin = 0,
+          .key_end = 0,
+          .first_key = nullptr,
+          .end_key = nullptr,
+          .scale = d.scale};
 }
 
 void zero_rows(const TensorView& view, std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t end) {
@@ -170,7 +178,8 @@ void forward(const AttentionQuery& query, const AttentionForward& t, void* works
   const bool one_by_one = sq <= kernels.row_queries;
   const std::int64_t step = queries_of_block(kernels, sq), heads = t.q.size(0) * d.heads;
   // Blocks of queries that share gathered keys; fewer where the threads would run out of tasks.
-  const std::int64_t together = std::clamp<std::int64_t>(divided_up(sq, step) * heads / (4 * query.threads), 1, kernels.most_blocks);
+  const std::int64_t together =
+      std::clamp<std::int64_t>(divided_up(sq, step) * heads / (4 * query.threads), 1, kernels.most_blocks);
   const std::int64_t span = step * together, blocks = divided_up(sq, span);
   const auto block = [&](std::int64_t task, int thread) {
     const std::int64_t b = task / (blocks * d.heads), h = task / blocks % d.heads, first = task % blocks * span;
@@ -180,16 +189,23 @@ void forward(const AttentionQuery& query, const AttentionForward& t, void* works
     const TensorView& lse = t.lse;
     float* const lse_row = lse.given() ? static_cast<float*>(lse.data) + b * lse.strides[0] + h * lse.strides[1] : nullptr;
     if (valid > first) {
-      FlashForwardBlock work{.shape = shape_of(d, valid - first), .q = rows_of(t.q, b, first, h), .k = rows_of(t.k, b, 0, h / group),
-                             .v = rows_of(t.v, b, 0, h / group), .o = {at(t.o, b, first, h), t.o.strides[1]},
-                             .lse = lse_row == nullptr ? nullptr : lse_row + first * lse.strides[2], .lse_stride = lse.strides[2],
+      FlashForwardBlock work{.shape = shape_of(d, valid - first),
+                             .q = rows_of(t.q, b, first, h),
+                             .k = rows_of(t.k, b, 0, h / group),
+                             .v = rows_of(t.v, b, 0, h / group),
+                             .o = {at(t.o, b, first, h), t.o.strides[1]},
+                             .lse = lse_row == nullptr ? nullptr : lse_row + first * lse.strides[2],
+                             .lse_stride = lse.strides[2],
                              .scratch = own.blocks};
       set_ranges(work.shape, d, rows, first, {0, rows.keys}, own);
-      if (one_by_one) kernels.rows(work);
-      else kernels.blocks(work, step);
+      if (one_by_one)
+        kernels.rows(work);
+      else
+        kernels.blocks(work, step);
     }
     zero_rows(t.o, b, h, valid, end);
-    for (std::int64_t i = valid; i < end && lse_row != nullptr; ++i) lse_row[i * lse.strides[2]] = -std::numeric_limits<float>::infinity();
+    for (std::int64_t i = valid; i < end && lse_row != nullptr; ++i)
+      lse_row[i * lse.strides[2]] = -std::numeric_limits<float>::infinity();
   };
   const double work = static_cast<double>(std::min(span, sq) * t.k.size(1) * (d.head_dim + d.value_dim));
   run_tasks(query.threads, heads * blocks, work, block);
@@ -199,15 +215,23 @@ void forward(const AttentionQuery& query, const AttentionForward& t, void* works
 class Backward {
  public:
   Backward(const AttentionQuery& query, const AttentionBackward& t, void* workspace)
-      : query_(query), d_(query.description), t_(t), kernels_(forward_kernels(query.isa)), scratch_(query, workspace, true),
-        sq_(t.q.size(1)), sk_(t.k.size(1)), step_(queries_of_block(kernels_, sq_)), group_(d_.heads / d_.kv_heads) {
+      : query_(query),
+        d_(query.description),
+        t_(t),
+        kernels_(forward_kernels(query.isa)),
+        scratch_(query, workspace, true),
+        sq_(t.q.size(1)),
+        sk_(t.k.size(1)),
+        step_(queries_of_block(kernels_, sq_)),
+        group_(d_.heads / d_.kv_heads) {
     const std::int64_t wanted = key_runs(query, t.q.size(0), sk_);
     run_length_ = std::max<std::int64_t>(rounded_up(divided_up(sk_, wanted), kernels_.block_keys), 1);
     runs_ = std::max<std::int64_t>(divided_up(sk_, run_length_), 1);
   }
 
   void run() const {
-    const double work = static_cast<double>(group_ * sq_ * std::min(run_length_, sk_)) * static_cast<double>(2 * d_.value_dim + 3 * d_.head_dim);
+    const double work =
+        static_cast<double>(group_ * sq_ * std::min(run_length_, sk_)) * static_cast<double>(2 * d_.value_dim + 3 * d_.head_dim);
     run_tasks(query_.threads, t_.q.size(0) * d_.kv_heads * runs_, work, [&](std::int64_t task, int thread) {
       keys(task / (runs_ * d_.kv_heads), task / runs_ % d_.kv_heads, task % runs_, scratch_.of(thread, true));
     });
@@ -226,11 +250,19 @@ class Backward {
     const FlashOutput dk = accumulator(t_.dk, end - begin, own.dk), dv = accumulator(t_.dv, end - begin, own.dv);
     for (std::int64_t h = kv_head * group_; h < (kv_head + 1) * group_; ++h) {
       for (std::int64_t first = 0; first < rows.queries; first += step_) {
-        FlashBackwardBlock work{.shape = shape_of(d_, std::min(step_, rows.queries - first)), .q = rows_of(t_.q, b, first, h),
-                                .k = rows_of(t_.k, b, 0, kv_head), .v = rows_of(t_.v, b, 0, kv_head), .o = rows_of(t_.o, b, first, h),
-                                .d_o = rows_of(t_.d_o, b, first, h), .lse = statistics_of(t_.lse, b, h, first),
-                                .dlse = statistics_of(t_.dlse, b, h, first), .dq = dq_rows(b, h, run, first), .dk = dk, .dv = dv,
-                                .key_origin = begin, .scratch = own.blocks};
+        FlashBackwardBlock work{.shape = shape_of(d_, std::min(step_, rows.queries - first)),
+                                .q = rows_of(t_.q, b, first, h),
+                                .k = rows_of(t_.k, b, 0, kv_head),
+                                .v = rows_of(t_.v, b, 0, kv_head),
+                                .o = rows_of(t_.o, b, first, h),
+                                .d_o = rows_of(t_.d_o, b, first, h),
+                                .lse = statistics_of(t_.lse, b, h, first),
+                                .dlse = statistics_of(t_.dlse, b, h, first),
+                                .dq = dq_rows(b, h, run, first),
+                                .dk = dk,
+                                .dv = dv,
+                                .key_origin = begin,
+                                .scratch = own.blocks};
         set_ranges(work.shape, d_, rows, first, {std::min(begin, rows.keys), std::min(end, rows.keys)}, own);
         backward_kernels(query_.isa).block(work);
       }

@@ -1,9 +1,9 @@
 // Embedding in f32: copies of rows, and a gradient in which each table row is written once by one thread, which walks the list of
 // its uses in ascending order. No atomics, and the same bits for any thread count.
+#include "cpu/isa/embedding.hpp"
 #include "core/arena.hpp"
 #include "core/indices.hpp"
 #include "core/parallel.hpp"
-#include "cpu/isa/embedding.hpp"
 #include "cpu/rows.hpp"
 
 #include <algorithm>
@@ -26,7 +26,9 @@ Scratch scratch_of(const EmbeddingQuery& q, Arena& arena) {
   return s;
 }
 
-std::int64_t rows_of(std::int64_t floats, std::int64_t width) { return std::max<std::int64_t>(floats / std::max<std::int64_t>(width, 1), 1); }
+std::int64_t rows_of(std::int64_t floats, std::int64_t width) {
+  return std::max<std::int64_t>(floats / std::max<std::int64_t>(width, 1), 1);
+}
 
 void forward(const EmbeddingQuery& q, const EmbeddingForward& t, void*, const Stream&) {
   const std::int64_t width = t.y.size(1);
@@ -67,7 +69,8 @@ void backward(const EmbeddingQuery& q, const EmbeddingBackward& t, void* workspa
 
 Verdict accepts(const EmbeddingQuery& q) {
   const DType dtype = q.description.dtype;
-  if (dtype != DType::f32) return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
+  if (dtype != DType::f32)
+    return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
   return accept();
 }
 

@@ -111,8 +111,13 @@ struct Finish {
 
 void finish_block(const void* context, std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1) {
   const auto& f = *static_cast<const Finish*>(context);
-  f.kernels->activate({.kind = f.kind, .rows = i1 - i0, .columns = j1 - j0, .z = f.z + i0 * f.ldz + j0, .ldz = f.ldz,
-                       .out = f.y + i0 * f.ldy + j0, .ldout = f.ldy});
+  f.kernels->activate({.kind = f.kind,
+                       .rows = i1 - i0,
+                       .columns = j1 - j0,
+                       .z = f.z + i0 * f.ldz + j0,
+                       .ldz = f.ldz,
+                       .out = f.y + i0 * f.ldy + j0,
+                       .ldout = f.ldy});
 }
 
 GemmContext context_of(const LinearQuery& q, bool library) { return {.threads = q.threads, .isa = q.isa, .library = library}; }
@@ -121,7 +126,7 @@ void forward(const LinearQuery& q, const LinearForward& t, bool library) {
   const auto& d = q.description;
   const TensorView& z = t.preactivation.given() ? t.preactivation : t.y;
   const Finish finish{&kernels_of(q.isa), static_cast<ActivationKind>(d.activation), floats(z), z.stride(0), floats(t.y),
-      t.y.stride(0)};
+                      t.y.stride(0)};
   GemmFinish call;
   if (d.activation != Activation::none || t.preactivation.given()) call = {finish_block, &finish};
   const float* bias = t.bias.given() ? floats(t.bias) : nullptr;
@@ -130,8 +135,17 @@ void forward(const LinearQuery& q, const LinearForward& t, bool library) {
                         static_cast<const std::byte*>(t.packed->bytes.data), floats(z), z.stride(0), bias, call});
     return;
   }
-  gemm({.transpose_b = d.layout == LinearLayout::outputs_inputs, .m = t.x.size(0), .n = d.outputs, .k = d.inputs, .a = floats(t.x),
-        .lda = t.x.stride(0), .b = floats(t.weight), .ldb = t.weight.stride(0), .c = floats(z), .ldc = z.stride(0), .bias = bias,
+  gemm({.transpose_b = d.layout == LinearLayout::outputs_inputs,
+        .m = t.x.size(0),
+        .n = d.outputs,
+        .k = d.inputs,
+        .a = floats(t.x),
+        .lda = t.x.stride(0),
+        .b = floats(t.weight),
+        .ldb = t.weight.stride(0),
+        .c = floats(z),
+        .ldc = z.stride(0),
+        .bias = bias,
         .finish = call},
        context_of(q, library));
 }
@@ -174,18 +188,41 @@ void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, bo
   const std::int64_t ldz = scratch.dz != nullptr ? scratch.ld : t.dy.stride(0);
   const GemmContext context = context_of(q, library);
   if (t.dx.given() && t.packed != nullptr)
-    multiply_packed(q, {batch, d.inputs, d.outputs, dz, ldz,
-        static_cast<const std::byte*>(t.packed->bytes.data) + Packed(q).backward,
-                        floats(t.dx), t.dx.stride(0), nullptr, {}});
+    multiply_packed(q, {batch,
+                        d.inputs,
+                        d.outputs,
+                        dz,
+                        ldz,
+                        static_cast<const std::byte*>(t.packed->bytes.data) + Packed(q).backward,
+                        floats(t.dx),
+                        t.dx.stride(0),
+                        nullptr,
+                        {}});
   else if (t.dx.given())
-    gemm({.transpose_b = !outputs_first, .m = batch, .n = d.inputs, .k = d.outputs, .a = dz, .lda = ldz, .b = floats(t.weight),
-          .ldb = t.weight.stride(0), .c = floats(t.dx), .ldc = t.dx.stride(0)},
+    gemm({.transpose_b = !outputs_first,
+          .m = batch,
+          .n = d.inputs,
+          .k = d.outputs,
+          .a = dz,
+          .lda = ldz,
+          .b = floats(t.weight),
+          .ldb = t.weight.stride(0),
+          .c = floats(t.dx),
+          .ldc = t.dx.stride(0)},
          context);
   if (!t.dweight.given()) return;
   const float* x = floats(t.x);
-  gemm({.transpose_a = true, .m = outputs_first ? d.outputs : d.inputs, .n = outputs_first ? d.inputs : d.outputs, .k = batch,
-        .a = outputs_first ? dz : x, .lda = outputs_first ? ldz : t.x.stride(0), .b = outputs_first ? x : dz,
-        .ldb = outputs_first ? t.x.stride(0) : ldz, .c = floats(t.dweight), .ldc = t.dweight.stride(0), .accumulate = t.accumulate},
+  gemm({.transpose_a = true,
+        .m = outputs_first ? d.outputs : d.inputs,
+        .n = outputs_first ? d.inputs : d.outputs,
+        .k = batch,
+        .a = outputs_first ? dz : x,
+        .lda = outputs_first ? ldz : t.x.stride(0),
+        .b = outputs_first ? x : dz,
+        .ldb = outputs_first ? t.x.stride(0) : ldz,
+        .c = floats(t.dweight),
+        .ldc = t.dweight.stride(0),
+        .accumulate = t.accumulate},
        context);
 }
 

@@ -1,10 +1,10 @@
 // Classifier and cross entropy in f32: for each block of rows the logits (a GEMM), in place their gradients (one visit of each row
 // while it is in the first-level cache), and from those dx, dW and db. Rows that are ignored are left out of the blocks, so that
 // padding costs nothing.
+#include "cpu/isa/loss.hpp"
 #include "core/arena.hpp"
 #include "core/indices.hpp"
 #include "core/parallel.hpp"
-#include "cpu/isa/loss.hpp"
 #include "cpu/rows.hpp"
 #include "gemm/gemm.hpp"
 
@@ -62,8 +62,11 @@ std::int64_t row_stride(const View& view) {
 class Run {
  public:
   Run(const LossQuery& q, const LossForward& t, void* workspace)
-      : q_(q), t_(t), kernels_(select(q.isa, portable::loss_kernels, avx2::loss_kernels, avx512::loss_kernels)),
-        context_{.threads = q.threads, .isa = q.isa, .library = !q.options.deterministic}, stride_(logit_stride(q)) {
+      : q_(q),
+        t_(t),
+        kernels_(select(q.isa, portable::loss_kernels, avx2::loss_kernels, avx512::loss_kernels)),
+        context_{.threads = q.threads, .isa = q.isa, .library = !q.options.deterministic},
+        stride_(logit_stride(q)) {
     Arena arena(workspace);
     s_ = scratch_of(q, arena);
     for (std::int64_t n = 0; n < t.x.size(0); ++n)
@@ -77,8 +80,16 @@ class Run {
     double total = 0;
     for (std::int64_t begin = 0; begin < count_; begin += block_rows(q_)) {
       const Block block = make_block(begin, std::min(block_rows(q_), count_ - begin));
-      gemm({.transpose_b = true, .m = block.rows, .n = classes(), .k = inputs(), .a = block.x, .lda = block.x_stride, .b = weight(),
-            .ldb = row_stride(t_.weight), .c = s_.logits, .ldc = stride_,
+      gemm({.transpose_b = true,
+            .m = block.rows,
+            .n = classes(),
+            .k = inputs(),
+            .a = block.x,
+            .lda = block.x_stride,
+            .b = weight(),
+            .ldb = row_stride(t_.weight),
+            .c = s_.logits,
+            .ldc = stride_,
             .bias = t_.bias.given() ? static_cast<const float*>(t_.bias.data) : nullptr},
            context_);
       const bool sums = gradients && b->dbias.given();
@@ -160,19 +171,37 @@ class Run {
     const bool accumulate = b.accumulate || block.begin > 0;
     if (b.dx.given()) {
       const bool direct = block.together && (block.rows == 1 || b.dx.strides[0] >= inputs());
-      gemm({.m = block.rows, .n = inputs(), .k = classes(), .a = s_.logits, .lda = stride_, .b = weight(), .ldb = row_stride(t_.weight),
-            .c = direct ? dx_row(b, s_.counted[block.begin]) : s_.dx, .ldc = direct && block.rows > 1 ? b.dx.strides[0] : inputs()},
+      gemm({.m = block.rows,
+            .n = inputs(),
+            .k = classes(),
+            .a = s_.logits,
+            .lda = stride_,
+            .b = weight(),
+            .ldb = row_stride(t_.weight),
+            .c = direct ? dx_row(b, s_.counted[block.begin]) : s_.dx,
+            .ldc = direct && block.rows > 1 ? b.dx.strides[0] : inputs()},
            context_);
       for (std::int64_t r = 0; r < block.rows && !direct && inputs() > 0; ++r)
-        std::memcpy(dx_row(b, s_.counted[block.begin + r]), s_.dx + r * inputs(), static_cast<std::size_t>(inputs()) * sizeof(float));
+        std::memcpy(dx_row(b, s_.counted[block.begin + r]), s_.dx + r * inputs(),
+                    static_cast<std::size_t>(inputs()) * sizeof(float));
     }
     if (b.dweight.given())
-      gemm({.transpose_a = true, .m = classes(), .n = inputs(), .k = block.rows, .a = s_.logits, .lda = stride_, .b = block.x,
-            .ldb = block.x_stride, .c = static_cast<float*>(b.dweight.data), .ldc = row_stride(b.dweight), .accumulate = accumulate},
+      gemm({.transpose_a = true,
+            .m = classes(),
+            .n = inputs(),
+            .k = block.rows,
+            .a = s_.logits,
+            .lda = stride_,
+            .b = block.x,
+            .ldb = block.x_stride,
+            .c = static_cast<float*>(b.dweight.data),
+            .ldc = row_stride(b.dweight),
+            .accumulate = accumulate},
            context_);
     if (!b.dbias.given()) return;
     parallel_ranges(q_.threads, classes(), 1024, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.sum_rows(static_cast<float*>(b.dbias.data) + begin, s_.sums + begin, stride_, chunks_of(block), end - begin, accumulate);
+      kernels_.sum_rows(static_cast<float*>(b.dbias.data) + begin, s_.sums + begin, stride_, chunks_of(block), end - begin,
+                        accumulate);
     });
   }
 
@@ -187,22 +216,24 @@ class Run {
 
 Verdict accepts(const LossQuery& q) {
   const DType dtype = q.description.dtype;
-  if (dtype != DType::f32) return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
+  if (dtype != DType::f32)
+    return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
   return accept();
 }
 
 }  // namespace
 
-const LossRow loss{.name = "cpu.loss",
-                   .accepts = accepts,
-                   .footprint =
-                       [](const LossQuery& q) {
-                         Arena arena;
-                         scratch_of(q, arena);
-                         return Footprint{.workspace = arena.bytes()};
-                       },
-                   .forward = [](const LossQuery& q, const LossForward& t, void* workspace, const Stream&) { Run(q, t, workspace)(nullptr); },
-                   .forward_backward =
-                       [](const LossQuery& q, const LossBackward& t, void* workspace, const Stream&) { Run(q, t.forward, workspace)(&t); }};
+const LossRow loss{
+    .name = "cpu.loss",
+    .accepts = accepts,
+    .footprint =
+        [](const LossQuery& q) {
+          Arena arena;
+          scratch_of(q, arena);
+          return Footprint{.workspace = arena.bytes()};
+        },
+    .forward = [](const LossQuery& q, const LossForward& t, void* workspace, const Stream&) { Run(q, t, workspace)(nullptr); },
+    .forward_backward = [](const LossQuery& q, const LossBackward& t, void* workspace,
+                           const Stream&) { Run(q, t.forward, workspace)(&t); }};
 
 }  // namespace everglow::cpu

@@ -1,9 +1,9 @@
 // Elementwise operations on f32: dimensions that lie behind one another in every operand are folded, then threads take parts of
 // the logical order and call the loops of an instruction set on each contiguous stretch. Operands whose last dimension is strided
 // are staged through small blocks on the stack.
+#include "cpu/isa/pointwise.hpp"
 #include "core/parallel.hpp"
 #include "core/philox.hpp"
-#include "cpu/isa/pointwise.hpp"
 #include "cpu/rows.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace everglow::cpu {
 namespace {
 
-constexpr std::int64_t block = 1024;  // elements whose random words or staged copies stay in the first-level cache
+constexpr std::int64_t block = 1024;   // elements whose random words or staged copies stay in the first-level cache
 constexpr std::int64_t grain = 16384;  // elements below which another thread costs more than it saves
 
 const PointwiseKernels& kernels_of(const PointwiseQuery& q) {
@@ -51,10 +51,14 @@ void convert(const ConstTensorView& a, std::int64_t offset, std::int64_t stride,
     for (std::int64_t i = 0; i < n; ++i) y[i] = to_f32(source[offset + i * stride]);
   };
   switch (a.dtype) {
-    case DType::f16: return each(static_cast<const Half*>(a.data), [](Half value) { return to_float(value); });
-    case DType::bf16: return each(static_cast<const BFloat16*>(a.data), [](BFloat16 value) { return to_float(value); });
-    case DType::f64: return each(static_cast<const double*>(a.data), [](double value) { return static_cast<float>(value); });
-    default: return each(static_cast<const float*>(a.data), [](float value) { return value; });
+    case DType::f16:
+      return each(static_cast<const Half*>(a.data), [](Half value) { return to_float(value); });
+    case DType::bf16:
+      return each(static_cast<const BFloat16*>(a.data), [](BFloat16 value) { return to_float(value); });
+    case DType::f64:
+      return each(static_cast<const double*>(a.data), [](double value) { return static_cast<float>(value); });
+    default:
+      return each(static_cast<const float*>(a.data), [](float value) { return value; });
   }
 }
 
@@ -113,12 +117,18 @@ class Runner {
 
   void compute(const PointwiseOperands& o, std::int64_t i) const {
     switch (d_.operation) {
-      case Pointwise::copy: return copy_part(o.a, o);
-      case Pointwise::add: return kernels_.add(o);
-      case Pointwise::multiply: return kernels_.multiply(o);
-      case Pointwise::scale: return kernels_.scale(o, d_.factor);
-      case Pointwise::fill: return kernels_.fill(o, d_.factor);
-      case Pointwise::dropout: return dropout_part(o, static_cast<std::uint64_t>(i));
+      case Pointwise::copy:
+        return copy_part(o.a, o);
+      case Pointwise::add:
+        return kernels_.add(o);
+      case Pointwise::multiply:
+        return kernels_.multiply(o);
+      case Pointwise::scale:
+        return kernels_.scale(o, d_.factor);
+      case Pointwise::fill:
+        return kernels_.fill(o, d_.factor);
+      case Pointwise::dropout:
+        return dropout_part(o, static_cast<std::uint64_t>(i));
       case Pointwise::activation:
         if (d_.activation == Activation::none) return copy_part(o.a, o);
         return kernels_.activation(o, activation_kernel());
@@ -133,7 +143,8 @@ class Runner {
   }
 
   ActivationKernel activation_kernel() const {
-    static_assert(static_cast<int>(Activation::silu) == static_cast<int>(ActivationKernel::silu) + 1, "the same order after `none`");
+    static_assert(static_cast<int>(Activation::silu) == static_cast<int>(ActivationKernel::silu) + 1,
+                  "the same order after `none`");
     return static_cast<ActivationKernel>(static_cast<int>(d_.activation) - 1);
   }
 
@@ -158,7 +169,8 @@ class Runner {
 
 Verdict accepts(const PointwiseQuery& q) {
   const DType dtype = q.description.dtype;
-  if (dtype != DType::f32) return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
+  if (dtype != DType::f32)
+    return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
   return accept();
 }
 

@@ -88,7 +88,8 @@ struct Backward {
   }
   void write(std::int64_t row, std::int64_t s, const SoftmaxPart& whole) const {
     const std::int64_t begin = s * segment, n = std::min(segment, t.y.size(1) - begin);
-    kernels.gradient(row_of(t.y, row) + begin, row_of(t.dy, row) + begin, row_of(t.dx, row) + begin, n, whole.sum, query.description.log);
+    kernels.gradient(row_of(t.y, row) + begin, row_of(t.dy, row) + begin, row_of(t.dx, row) + begin, n, whole.sum,
+                     query.description.log);
   }
 };
 
@@ -96,17 +97,19 @@ void add(SoftmaxPart& sum, const SoftmaxPart& part) { sum.sum += part.sum; }
 
 /// Both directions: reduce the segments of a row, join them in their order, write the segments.
 template <class Pass>
-void run(const Pass& pass, std::int64_t rows, std::int64_t columns, void* workspace, void (*joins)(SoftmaxPart&, const SoftmaxPart&)) {
+void run(const Pass& pass, std::int64_t rows, std::int64_t columns, void* workspace,
+         void (*joins)(SoftmaxPart&, const SoftmaxPart&)) {
   const std::int64_t segments = segments_of(columns);
   const int threads = pass.query.threads;
   if (!shares_rows(pass.query, rows, columns)) {
-    parallel_ranges(threads, rows, std::max<std::int64_t>(grain / std::max<std::int64_t>(columns, 1), 1), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        SoftmaxPart whole = nothing;
-        for (std::int64_t s = 0; s < segments; ++s) joins(whole, pass.reduce(row, s));
-        for (std::int64_t s = 0; s < segments; ++s) pass.write(row, s, whole);
-      }
-    });
+    parallel_ranges(threads, rows, std::max<std::int64_t>(grain / std::max<std::int64_t>(columns, 1), 1),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t row = begin; row < end; ++row) {
+                        SoftmaxPart whole = nothing;
+                        for (std::int64_t s = 0; s < segments; ++s) joins(whole, pass.reduce(row, s));
+                        for (std::int64_t s = 0; s < segments; ++s) pass.write(row, s, whole);
+                      }
+                    });
     return;
   }
   SoftmaxPart* const parts = Scratch(pass.query, workspace).parts;

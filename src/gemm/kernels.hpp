@@ -29,7 +29,7 @@ struct GemmKernels {
   int slack;          // floats behind packed A that pack_a may overwrite
   void (*pack_a)(bool transpose, const float* a, std::int64_t lda, std::int64_t m, std::int64_t k, float* packed);
   void (*pack_b)(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed,
-      std::int64_t panel_stride);
+                 std::int64_t panel_stride);
   void (*multiply)(const PackedProduct& product);
 };
 

@@ -114,9 +114,17 @@ bool onednn_accepts(const Gemm& p) {
 
 void onednn_gemm(const Gemm& p, int threads) {
   const ThreadCount guard(threads);
-  const Primitive primitive = primitive_of({.m = p.m, .n = p.n, .k = p.k, .lda = p.lda, .ldb = p.ldb, .ldc = p.ldc,
-                                            .transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .bias = p.bias != nullptr,
-                                            .accumulate = p.accumulate, .threads = threads});
+  const Primitive primitive = primitive_of({.m = p.m,
+                                            .n = p.n,
+                                            .k = p.k,
+                                            .lda = p.lda,
+                                            .ldb = p.ldb,
+                                            .ldc = p.ldc,
+                                            .transpose_a = p.transpose_a,
+                                            .transpose_b = p.transpose_b,
+                                            .bias = p.bias != nullptr,
+                                            .accumulate = p.accumulate,
+                                            .threads = threads});
   const auto scratch = static_cast<std::int64_t>((primitive.scratchpad.get_size() + sizeof(float) - 1) / sizeof(float));
   const float* memory_of_scratch = thread_scratch(ScratchSlot::library, scratch);
   std::unordered_map<int, memory> arguments{{DNNL_ARG_SRC, view(primitive.a, p.a)},

@@ -13,12 +13,12 @@
 namespace everglow {
 namespace {
 
-constexpr std::int64_t block_k = 256;             // a panel of B of this depth is 32 KiB with AVX-512: it stays in L1
-constexpr std::int64_t block_rows = 32;           // row panels of a block of A: 448 rows, 448 KiB, in L2
-constexpr std::int64_t block_n = 1024;            // 1 MiB of packed B, in L2
-constexpr std::int64_t kept_a = 1 << 18;          // floats of A up to which it is packed once instead of once for each block_n
-constexpr std::int64_t finish_columns = 128;      // columns of C that are completed before `finish` sees them
-constexpr double grain = 1 << 18;                 // multiply-adds that are worth a thread
+constexpr std::int64_t block_k = 256;         // a panel of B of this depth is 32 KiB with AVX-512: it stays in L1
+constexpr std::int64_t block_rows = 32;       // row panels of a block of A: 448 rows, 448 KiB, in L2
+constexpr std::int64_t block_n = 1024;        // 1 MiB of packed B, in L2
+constexpr std::int64_t kept_a = 1 << 18;      // floats of A up to which it is packed once instead of once for each block_n
+constexpr std::int64_t finish_columns = 128;  // columns of C that are completed before `finish` sees them
+constexpr double grain = 1 << 18;             // multiply-adds that are worth a thread
 
 struct Free {
   void operator()(float* memory) const { std::free(memory); }
@@ -45,7 +45,10 @@ const float* b_at(const Gemm& p, std::int64_t l, std::int64_t column) {
 class PartProduct {
  public:
   PartProduct(const Gemm& p, const GemmKernels& kernels, const Part& part)
-      : p_(p), kernels_(kernels), part_(part), depth_(std::min(p.k, block_k)),
+      : p_(p),
+        kernels_(kernels),
+        part_(part),
+        depth_(std::min(p.k, block_k)),
         rows_(std::min(part.m1 - part.m0, block_rows * kernels.rows)) {
     const std::int64_t m = part.m1 - part.m0;
     keeps_a_ = m * p.k <= kept_a;
@@ -156,9 +159,7 @@ float* thread_scratch(ScratchSlot slot, std::int64_t floats) {
   return mine.memory.get();
 }
 
-const GemmKernels& gemm_kernels(Isa isa) {
-  return select(isa, portable::gemm_kernels, avx2::gemm_kernels, avx512::gemm_kernels);
-}
+const GemmKernels& gemm_kernels(Isa isa) { return select(isa, portable::gemm_kernels, avx2::gemm_kernels, avx512::gemm_kernels); }
 
 void gemm_own(const Gemm& p, int threads, Isa isa) {
   if (p.m <= 0 || p.n <= 0) return;

@@ -37,8 +37,9 @@ std::vector<std::string> kernels(std::string_view layer, DeviceKind device) {
   if (layer == "loss") return names(loss_table(device));
   if (layer == "pointwise") return names(pointwise_table(device));
   if (layer == "adam") return names(adam_table(device));
-  throw Error(ErrorCode::invalid_argument, "kernels",
-              text("layer: expected linear, recurrent, attention, softmax, embedding, loss, pointwise or adam, got \"", layer, '"'));
+  throw Error(
+      ErrorCode::invalid_argument, "kernels",
+      text("layer: expected linear, recurrent, attention, softmax, embedding, loss, pointwise or adam, got \"", layer, '"'));
 }
 
 std::string_view version() noexcept { return EVERGLOW_VERSION; }

@@ -13,8 +13,8 @@ namespace everglow {
 /// the strides do not fold.
 ConstTensorView index_list(std::string_view where, std::string_view argument, const ConstTensorView& view, Device device);
 
-/// Each index of a list in CPU memory must lie in [0, limit) or be `extra` where that is given; the text names the first that does not. Indices on
-/// another device are not read.
+/// Each index of a list in CPU memory must lie in [0, limit) or be `extra` where that is given; the text names the first that does
+/// not. Indices on another device are not read.
 void require_indices(std::string_view where, std::string_view argument, const ConstTensorView& list, std::int64_t limit,
                      std::optional<std::int64_t> extra = {});
 

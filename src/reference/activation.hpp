@@ -10,12 +10,16 @@ namespace everglow::reference {
 
 inline double activate(Activation activation, double z) {
   switch (activation) {
-    case Activation::none: return z;
-    case Activation::relu: return z < 0 ? 0 : z;  // NaN stays NaN
+    case Activation::none:
+      return z;
+    case Activation::relu:
+      return z < 0 ? 0 : z;  // NaN stays NaN
     case Activation::gelu_tanh:
       return 0.5 * z * (1 + std::tanh(std::sqrt(2 * std::numbers::inv_pi) * (z + 0.044715 * z * z * z)));
-    case Activation::gelu_erf: return 0.5 * z * std::erfc(-z / std::numbers::sqrt2);
-    case Activation::silu: return z / (1 + std::exp(-z));
+    case Activation::gelu_erf:
+      return 0.5 * z * std::erfc(-z / std::numbers::sqrt2);
+    case Activation::silu:
+      return z / (1 + std::exp(-z));
   }
   return z;
 }
@@ -23,8 +27,10 @@ inline double activate(Activation activation, double z) {
 /// d act(z) / d z; 0 at the corner of relu.
 inline double activation_slope(Activation activation, double z) {
   switch (activation) {
-    case Activation::none: return 1;
-    case Activation::relu: return z > 0 ? 1 : 0;
+    case Activation::none:
+      return 1;
+    case Activation::relu:
+      return z > 0 ? 1 : 0;
     case Activation::gelu_tanh: {
       const double root = std::sqrt(2 * std::numbers::inv_pi), t = std::tanh(root * (z + 0.044715 * z * z * z));
       return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * 0.044715 * z * z);

@@ -29,7 +29,8 @@ void step(const AdamQuery& q, const AdamStep& t, void*, const Stream&) {
   auto& steps = *static_cast<std::int64_t*>(t.step.data);
   ++steps;
   const double rate = read(t.rate, 0), clip = d.clip > 0 && norm > d.clip ? d.clip / norm : 1;
-  const double correction1 = 1 - std::pow(beta1, static_cast<double>(steps)), correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
+  const double correction1 = 1 - std::pow(beta1, static_cast<double>(steps)),
+               correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
   for (const AdamTensor& a : t.tensors)
     for (std::int64_t i = 0; i < a.parameter.elements(); ++i) {
       const double gradient = clip * read(a.gradient.data, DType::f32, i) / loss_scale;

@@ -18,11 +18,16 @@ double sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
 
 double activate(Activation activation, double z) {
   switch (activation) {
-    case Activation::none: return z;
-    case Activation::relu: return z < 0 ? 0 : z;
-    case Activation::gelu_tanh: return 0.5 * z * (1 + std::tanh(sqrt_2_over_pi * (z + gelu_cubic * z * z * z)));
-    case Activation::gelu_erf: return z * normal_cdf(z);
-    case Activation::silu: return z * sigmoid(z);
+    case Activation::none:
+      return z;
+    case Activation::relu:
+      return z < 0 ? 0 : z;
+    case Activation::gelu_tanh:
+      return 0.5 * z * (1 + std::tanh(sqrt_2_over_pi * (z + gelu_cubic * z * z * z)));
+    case Activation::gelu_erf:
+      return z * normal_cdf(z);
+    case Activation::silu:
+      return z * sigmoid(z);
   }
   return z;
 }
@@ -30,14 +35,18 @@ double activate(Activation activation, double z) {
 /// d act(z) / dz. At 0 relu's is 0.
 double slope(Activation activation, double z) {
   switch (activation) {
-    case Activation::none: return 1;
-    case Activation::relu: return z <= 0 ? 0 : 1;
+    case Activation::none:
+      return 1;
+    case Activation::relu:
+      return z <= 0 ? 0 : 1;
     case Activation::gelu_tanh: {
       const double t = std::tanh(sqrt_2_over_pi * (z + gelu_cubic * z * z * z));
       return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * sqrt_2_over_pi * (1 + 3 * gelu_cubic * z * z);
     }
-    case Activation::gelu_erf: return normal_cdf(z) + z * normal_density(z);
-    case Activation::silu: return sigmoid(z) * (1 + z * (1 - sigmoid(z)));
+    case Activation::gelu_erf:
+      return normal_cdf(z) + z * normal_density(z);
+    case Activation::silu:
+      return sigmoid(z) * (1 + z * (1 - sigmoid(z)));
   }
   return 1;
 }

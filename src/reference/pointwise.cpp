@@ -28,14 +28,22 @@ double dropped_out(const PointwiseDescription& d, const PointwiseRun& t, std::in
 
 double value(const PointwiseDescription& d, const PointwiseRun& t, std::int64_t i) {
   switch (d.operation) {
-    case Pointwise::copy: return element(t.a, i);
-    case Pointwise::add: return element(t.a, i) + element(t.b, i);
-    case Pointwise::multiply: return element(t.a, i) * element(t.b, i);
-    case Pointwise::scale: return d.factor * element(t.a, i);
-    case Pointwise::fill: return d.factor;
-    case Pointwise::dropout: return dropped_out(d, t, i);
-    case Pointwise::activation: return activate(d.activation, element(t.a, i));
-    case Pointwise::activation_gradient: return element(t.b, i) * activation_slope(d.activation, element(t.a, i));
+    case Pointwise::copy:
+      return element(t.a, i);
+    case Pointwise::add:
+      return element(t.a, i) + element(t.b, i);
+    case Pointwise::multiply:
+      return element(t.a, i) * element(t.b, i);
+    case Pointwise::scale:
+      return d.factor * element(t.a, i);
+    case Pointwise::fill:
+      return d.factor;
+    case Pointwise::dropout:
+      return dropped_out(d, t, i);
+    case Pointwise::activation:
+      return activate(d.activation, element(t.a, i));
+    case Pointwise::activation_gradient:
+      return element(t.b, i) * activation_slope(d.activation, element(t.a, i));
   }
   return 0;
 }

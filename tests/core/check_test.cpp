@@ -23,7 +23,8 @@ TEST(Check, TensorNamesExpectedAndActual_sanitize) {
   EXPECT_EQ(check(view({3, 9})), "[layer.forward] x: expected [2, any] f32 cpu, got [3, 9] f32 cpu");
   EXPECT_EQ(check(view({2})), "[layer.forward] x: expected [2, any] f32 cpu, got [2] f32 cpu");
   EXPECT_EQ(check(view({2, 9}), DType::bf16), "[layer.forward] x: expected [2, any] bf16 cpu, got [2, 9] f32 cpu");
-  EXPECT_EQ(check(view({2, 9}), DType::f32, Device::cuda(1)), "[layer.forward] x: expected [2, any] f32 cuda:1, got [2, 9] f32 cpu");
+  EXPECT_EQ(check(view({2, 9}), DType::f32, Device::cuda(1)),
+            "[layer.forward] x: expected [2, any] f32 cuda:1, got [2, 9] f32 cpu");
   EXPECT_EQ(check(TensorView(nullptr, DType::f32, {2, 9})),
             "[layer.forward] x: expected memory for [2, 9] f32 cpu, got a null pointer");
   EXPECT_EQ(check(TensorView(nullptr, DType::f32, {2, 0})), "");
@@ -42,9 +43,15 @@ TEST(Check, GradientsAreF32OrTheStorageType) {
 
 TEST(Check, UnitStride) {
   EXPECT_EQ(error_of([] { require_unit_stride("l.f", "x", view({3, 4})); }), "");
-  EXPECT_EQ(error_of([] { require_unit_stride("l.f", "x", view({3, 4}).transposed(0, 1)); }),
+  EXPECT_EQ(error_of([] {
+              require_unit_stride("l.f", "x", view({3, 4}).transposed(0, 1));
+            }),
             "[l.f] x: expected a last dimension whose stride is 1, got stride 4");
-  EXPECT_EQ(error_of([] { require_unit_stride("l.f", "x", view({3, 1}).transposed(0, 1)); }), "") << "one row of a matrix of one column";
+  EXPECT_EQ(error_of([] {
+              require_unit_stride("l.f", "x", view({3, 1}).transposed(0, 1));
+            }),
+            "")
+      << "one row of a matrix of one column";
 }
 
 TEST(Check, SelfOverlap) {
@@ -63,7 +70,9 @@ TEST(Check, SelfOverlap) {
 }
 
 TEST(Check, Apart) {
-  const auto apart = [](const TensorView& a, const TensorView& b) { return error_of([&] { require_apart("l.f", "y", a, "x", b); }).empty(); };
+  const auto apart = [](const TensorView& a, const TensorView& b) {
+    return error_of([&] { require_apart("l.f", "y", a, "x", b); }).empty();
+  };
   EXPECT_TRUE(apart(view({10}), view({10}, 10)));
   EXPECT_FALSE(apart(view({10}), view({10}, 9)));
   EXPECT_TRUE(apart(view({10}), {}));
@@ -72,7 +81,8 @@ TEST(Check, Apart) {
   EXPECT_TRUE(apart(wide.narrow(1, 0, 10), wide.narrow(1, 10, 10))) << "columns of one matrix interleave";
   EXPECT_FALSE(apart(wide.narrow(1, 0, 10), wide.narrow(1, 9, 10)));
   EXPECT_FALSE(apart(wide.narrow(1, 5, 10), view({5, 10}))) << "other strides";
-  EXPECT_EQ(error_of([] { require_apart("l.f", "y", view({10}), "x", view({10})); }), "[l.f] y: expected memory apart from x, got an overlap");
+  EXPECT_EQ(error_of([] { require_apart("l.f", "y", view({10}), "x", view({10})); }),
+            "[l.f] y: expected memory apart from x, got an overlap");
 }
 
 TEST(Check, FoldsLeadingDimensions) {
@@ -81,7 +91,9 @@ TEST(Check, FoldsLeadingDimensions) {
   EXPECT_EQ(to_string(folded("l.f", "x", view({3, 0, 5}))), "[0, 5] f32 cpu");
   const TensorView part = folded("l.f", "x", view({3, 4, 10}).narrow(2, 2, 5));
   EXPECT_EQ(part.strides[0], 10);
-  EXPECT_EQ(error_of([] { folded("l.f", "x", view({3, 4, 5}).narrow(1, 0, 2)); }),
+  EXPECT_EQ(error_of([] {
+              folded("l.f", "x", view({3, 4, 5}).narrow(1, 0, 2));
+            }),
             "[l.f] x: expected leading dimensions that fold into one, got stride 20 in dimension 0");
   EXPECT_EQ(error_of([] { folded("l.f", "x", view({})); }), "[l.f] x: expected at least one dimension, got a scalar");
   EXPECT_FALSE(folded("l.f", "x", TensorView()).given());
@@ -91,9 +103,17 @@ TEST(Check, Workspace) {
   alignas(64) char bytes[192];
   EXPECT_EQ(error_of([&] { require_workspace("l.f", {bytes, 128}, 128); }), "");
   EXPECT_EQ(error_of([&] { require_workspace("l.f", {}, 0); }), "");
-  EXPECT_EQ(error_of([&] { require_workspace("l.f", {bytes, 127}, 128); }), "[l.f] workspace: expected at least 128 bytes, got 127");
-  EXPECT_EQ(error_of([&] { require_workspace("l.f", {nullptr, 500}, 128); }), "[l.f] workspace: expected at least 128 bytes, got 0");
-  EXPECT_EQ(error_of([&] { require_workspace("l.f", {bytes + 32, 128}, 128); }),
+  EXPECT_EQ(error_of([&] {
+              require_workspace("l.f", {bytes, 127}, 128);
+            }),
+            "[l.f] workspace: expected at least 128 bytes, got 127");
+  EXPECT_EQ(error_of([&] {
+              require_workspace("l.f", {nullptr, 500}, 128);
+            }),
+            "[l.f] workspace: expected at least 128 bytes, got 0");
+  EXPECT_EQ(error_of([&] {
+              require_workspace("l.f", {bytes + 32, 128}, 128);
+            }),
             "[l.f] workspace: expected an address that is a multiple of 64 bytes");
 }
 

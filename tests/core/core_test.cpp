@@ -36,7 +36,8 @@ TEST(TensorView, NarrowSplitReshapeTranspose_sanitize) {
   EXPECT_EQ(TensorView().elements(), 0);
   EXPECT_EQ(error_of([&] { v.narrow(1, 4, 3); }), "[tensor.narrow] expected a part that lies inside the view");
   EXPECT_EQ(error_of([&] { v.narrow(2, 0, 1); }), "[tensor.narrow] expected a part that lies inside the view");
-  EXPECT_EQ(error_of([&] { v.narrow(1, 0, 5).reshaped({20}); }), "[tensor.reshaped] expected a dense view and an equal count of elements");
+  EXPECT_EQ(error_of([&] { v.narrow(1, 0, 5).reshaped({20}); }),
+            "[tensor.reshaped] expected a dense view and an equal count of elements");
   EXPECT_EQ(error_of([&] { v.split(0, 3, 2); }), "[tensor.split] expected outer x inner to equal the dimension");
   EXPECT_EQ(error_of([] { TensorView(nullptr, DType::f32, {1, 1, 1, 1, 1, 1, 1}); }), "[tensor.view] expected a rank of at most 6");
   EXPECT_EQ(error_of([] { TensorView(nullptr, DType::f32, {3, -1}); }), "[tensor.view] expected sizes of at least 0");
@@ -81,7 +82,8 @@ TEST(Dispatch, ForceAndExclude) {
             "[pointwise.plan] exclude: expected one of " + list + ", got \"cpu.nothing\"");
   EXPECT_EQ(error_of([&] { PointwisePlan({}, {6}, Device::cpu(), {.exclude = rows}); }),
             "[pointwise.plan] expected a row that accepts, got none:" + reasons);
-  EXPECT_EQ(error_of([] { PointwisePlan({}, {6}, Device::cpu(), {.threads = -1}); }), "[pointwise.plan] threads: expected 0 or more, got -1");
+  EXPECT_EQ(error_of([] { PointwisePlan({}, {6}, Device::cpu(), {.threads = -1}); }),
+            "[pointwise.plan] threads: expected 0 or more, got -1");
 }
 
 TEST(Dispatch, EveryLayerListsItsRowsAndEndsWithTheReference) {
@@ -91,8 +93,9 @@ TEST(Dispatch, EveryLayerListsItsRowsAndEndsWithTheReference) {
     EXPECT_EQ(rows.back(), "reference." + layer);
     EXPECT_FALSE(kernels(layer, DeviceKind::cuda).empty());
   }
-  EXPECT_EQ(error_of([] { kernels("convolution", DeviceKind::cpu); }),
-            "[kernels] layer: expected linear, recurrent, attention, softmax, embedding, loss, pointwise or adam, got \"convolution\"");
+  EXPECT_EQ(
+      error_of([] { kernels("convolution", DeviceKind::cpu); }),
+      "[kernels] layer: expected linear, recurrent, attention, softmax, embedding, loss, pointwise or adam, got \"convolution\"");
 }
 
 TEST(Copy, StridedViewsOfAnyRank_sanitize) {
@@ -120,7 +123,8 @@ TEST(Copy, RefusesOtherTypesShapesAndOverlaps) {
   EXPECT_EQ(error_of([&] { copy(a, b); }), "[copy] from: expected [2, 3] f32 cpu, got [2, 3] f16 cpu");
   EXPECT_EQ(error_of([&] { copy(a, c); }), "[copy] from: expected [2, 3] f32 cpu, got [3, 2] f32 cpu");
   EXPECT_EQ(error_of([&] { copy(a, {}); }), "[copy] expected two views, got [2, 3] f32 cpu and not given");
-  EXPECT_EQ(error_of([&] { copy(a.view().narrow(0, 0, 1), a.view().narrow(0, 0, 1)); }), "[copy] to: expected memory apart from from, got an overlap");
+  EXPECT_EQ(error_of([&] { copy(a.view().narrow(0, 0, 1), a.view().narrow(0, 0, 1)); }),
+            "[copy] to: expected memory apart from from, got an overlap");
 }
 
 TEST(Runtime, BuffersAreAlignedAndStreamsDone) {

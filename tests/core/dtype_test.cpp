@@ -73,8 +73,9 @@ void expect_nearest_even(std::uint32_t largest_finite, const Convert& convert, f
 }
 
 TEST(DType, HalfRoundsToNearestEven) {
-  expect_nearest_even(0x7bffU, [](float value) -> std::uint32_t { return to_half(value).bits; },
-                      [](std::uint16_t bits) { return to_float(Half{bits}); });
+  expect_nearest_even(
+      0x7bffU, [](float value) -> std::uint32_t { return to_half(value).bits; },
+      [](std::uint16_t bits) { return to_float(Half{bits}); });
   EXPECT_EQ(to_half(65519.996F).bits, 0x7bffU);  // the last below the midpoint of 65504 and 65536
   EXPECT_EQ(to_half(65520.0F).bits, 0x7c00U);
   EXPECT_EQ(to_half(-infinity).bits, 0xfc00U);
@@ -82,8 +83,9 @@ TEST(DType, HalfRoundsToNearestEven) {
 }
 
 TEST(DType, BFloat16RoundsToNearestEven) {
-  expect_nearest_even(0x7f7fU, [](float value) -> std::uint32_t { return to_bfloat16(value).bits; },
-                      [](std::uint16_t bits) { return to_float(BFloat16{bits}); });
+  expect_nearest_even(
+      0x7f7fU, [](float value) -> std::uint32_t { return to_bfloat16(value).bits; },
+      [](std::uint16_t bits) { return to_float(BFloat16{bits}); });
   EXPECT_EQ(to_bfloat16(std::numeric_limits<float>::max()).bits, 0x7f80U);
   EXPECT_EQ(to_bfloat16(-infinity).bits, 0xff80U);
   EXPECT_TRUE(std::isnan(to_float(to_bfloat16(std::bit_cast<float>(0x7f800001U)))));  // a NaN whose high bits are infinity's

@@ -1,7 +1,7 @@
-// Matrix products: exact on small integers for every instruction set, size, transpose, stride and thread count, with NaN around every
-// matrix; the same bits for any thread count, m and n; and the oneDNN adapter against our own kernel.
-#include "core/parallel.hpp"
+// Matrix products: exact on small integers for every instruction set, size, transpose, stride and thread count, with NaN around
+// every matrix; the same bits for any thread count, m and n; and the oneDNN adapter against our own kernel.
 #include "gemm/gemm.hpp"
+#include "core/parallel.hpp"
 #include "gemm/onednn.hpp"
 
 #include <gtest/gtest.h>
@@ -60,8 +60,12 @@ struct Product {
   Form form;
   Matrix a, b, c, bias;
   Product(const Shape& s, const Form& f, bool integers)
-      : shape(s), form(f), a(f.transpose_a ? s.k : s.m, f.transpose_a ? s.m : s.k, f.padding),
-        b(f.transpose_b ? s.n : s.k, f.transpose_b ? s.k : s.n, f.padding), c(s.m, s.n, f.padding), bias(1, s.n, 0) {
+      : shape(s),
+        form(f),
+        a(f.transpose_a ? s.k : s.m, f.transpose_a ? s.m : s.k, f.padding),
+        b(f.transpose_b ? s.n : s.k, f.transpose_b ? s.k : s.n, f.padding),
+        c(s.m, s.n, f.padding),
+        bias(1, s.n, 0) {
     std::mt19937 random(static_cast<unsigned>(s.m * 7919 + s.n * 104729 + s.k));
     std::uniform_int_distribution<int> whole(-3, 3);
     std::uniform_real_distribution<float> real(-1, 1);
@@ -70,9 +74,19 @@ struct Product {
     if (f.accumulate) c.fill(draw);
   }
   Gemm gemm(Matrix& out) const {
-    return {.transpose_a = form.transpose_a, .transpose_b = form.transpose_b, .m = shape.m, .n = shape.n, .k = shape.k,
-            .a = a.memory.data(), .lda = a.stride, .b = b.memory.data(), .ldb = b.stride, .c = out.memory.data(), .ldc = out.stride,
-            .bias = form.bias ? bias.memory.data() : nullptr, .accumulate = form.accumulate};
+    return {.transpose_a = form.transpose_a,
+            .transpose_b = form.transpose_b,
+            .m = shape.m,
+            .n = shape.n,
+            .k = shape.k,
+            .a = a.memory.data(),
+            .lda = a.stride,
+            .b = b.memory.data(),
+            .ldb = b.stride,
+            .c = out.memory.data(),
+            .ldc = out.stride,
+            .bias = form.bias ? bias.memory.data() : nullptr,
+            .accumulate = form.accumulate};
   }
   Matrix expected() const {
     Matrix out = c;
@@ -131,7 +145,8 @@ TEST(Gemm, SmallIntegersAreExactInEverySize_sanitize) {
 
 TEST(Gemm, SmallIntegersAreExactInEveryForm_sanitize) {
   for (const Form& form : forms)
-    for (const Shape& shape : {Shape{1, 1, 1}, {1, 129, 65}, {2, 131, 33}, {3, 200, 17}, {4, 40, 257}, {15, 33, 300}, {29, 65, 127}})
+    for (const Shape& shape :
+         {Shape{1, 1, 1}, {1, 129, 65}, {2, 131, 33}, {3, 200, 17}, {4, 40, 257}, {15, 33, 300}, {29, 65, 127}})
       check_exact(Product(shape, form, true), isas(), false);
 }
 
@@ -246,8 +261,16 @@ TEST(Gemm, FinishSeesEveryElementOnceWhenItIsComplete_sanitize) {
 
 TEST(Parallel, AnExceptionReachesTheCallerFromAnyThread) {
   for (const int threads : {1, 2, 3}) {
-    EXPECT_THROW(parallel_tasks(threads, 9, [](std::int64_t i) { if (i == 7) throw 7; }), int);
-    EXPECT_THROW(parallel_ranges(threads, 9, 1, [](std::int64_t, std::int64_t end) { if (end == 9) throw 7; }), int);
+    EXPECT_THROW(parallel_tasks(threads, 9,
+                                [](std::int64_t i) {
+                                  if (i == 7) throw 7;
+                                }),
+                 int);
+    EXPECT_THROW(parallel_ranges(threads, 9, 1,
+                                 [](std::int64_t, std::int64_t end) {
+                                   if (end == 9) throw 7;
+                                 }),
+                 int);
   }
 }
 

@@ -1,4 +1,5 @@
-// Adam: every row against a plain implementation in double over many steps; clipping, overflow, loss scale, copies, threads, errors.
+// Adam: every row against a plain implementation in double over many steps; clipping, overflow, loss scale, copies, threads,
+// errors.
 #include "ops/small_layers.hpp"
 
 #include <everglow/optimizer.hpp>
@@ -102,14 +103,21 @@ TEST_P(AdamSettings, TwentyStepsAgreeWithAPlainImplementation) {
     SCOPED_TRACE(row);
     Model model(Shapes{{37, 5}, {}, {0, 4}, {9001}});
     model.scale.fill(scale);
-    Plain plain{.parameter = model.all(model.parameters), .m = std::vector<double>(static_cast<std::size_t>(model.elements), 0), .v = {}};
+    Plain plain{
+        .parameter = model.all(model.parameters), .m = std::vector<double>(static_cast<std::size_t>(model.elements), 0), .v = {}};
     plain.v = plain.m;
     for (int t = 1; t <= steps; ++t) {
       for (std::size_t i = 0; i < model.gradients.size(); ++i)
         model.gradients[i].uniform(static_cast<std::uint64_t>(100 * t) + i, -scale, scale);
       plain.step(d, model.all(model.gradients), model.rate.at(0), scale);
       const auto tensors = model.tensors();
-      run(d, model, {.tensors = tensors, .step = model.step, .rate = model.rate, .scale = model.scale, .norm = model.norm, .overflow = model.overflow},
+      run(d, model,
+          {.tensors = tensors,
+           .step = model.step,
+           .rate = model.rate,
+           .scale = model.scale,
+           .norm = model.norm,
+           .overflow = model.overflow},
           row);
       EXPECT_EQ(model.step.at(0), t);
       EXPECT_EQ(model.overflow.at(0), 0);
@@ -125,8 +133,9 @@ TEST_P(AdamSettings, TwentyStepsAgreeWithAPlainImplementation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, AdamSettings,
-                         testing::Values(Setting{"plain_sanitize", {}, 1}, Setting{"clip", {.clip = 3}, 1}, Setting{"loose_clip", {.clip = 1e6F}, 1},
-                                         Setting{"decay", {.weight_decay = 0.1F}, 1}, Setting{"loss_scale", {.clip = 2}, 1024},
+                         testing::Values(Setting{"plain_sanitize", {}, 1}, Setting{"clip", {.clip = 3}, 1},
+                                         Setting{"loose_clip", {.clip = 1e6F}, 1}, Setting{"decay", {.weight_decay = 0.1F}, 1},
+                                         Setting{"loss_scale", {.clip = 2}, 1024},
                                          Setting{"other_betas", {.beta1 = 0.5F, .beta2 = 0.9F, .epsilon = 1e-3F}, 1}),
                          [](const auto& info) { return info.param.name; });
 
@@ -151,9 +160,11 @@ TEST(Adam, OverflowChangesNothingAndIsNotCounted_sanitize) {
       model.step.fill(7);
       model.gradients[1].put(4321, bad);
       for (auto& copy : model.copies) copy.fill(0.5);
-      const auto parameters = model.all(model.parameters), m = model.all(model.m), v = model.all(model.v), copies = model.all(model.copies);
+      const auto parameters = model.all(model.parameters), m = model.all(model.m), v = model.all(model.v),
+                 copies = model.all(model.copies);
       const auto tensors = model.tensors(true);
-      run({.clip = 1}, model, {.tensors = tensors, .step = model.step, .rate = model.rate, .norm = model.norm, .overflow = model.overflow}, row);
+      run({.clip = 1}, model,
+          {.tensors = tensors, .step = model.step, .rate = model.rate, .norm = model.norm, .overflow = model.overflow}, row);
       EXPECT_EQ(model.overflow.at(0), 1);
       EXPECT_EQ(model.step.at(0), 7);
       EXPECT_FALSE(std::isfinite(model.norm.at(0)));
@@ -213,7 +224,8 @@ TEST(Adam, ThreadCountsGiveTheSameBits) {
 TEST(Adam, NoTensorsOnlyCount) {
   for (const auto& row : kernels("adam", DeviceKind::cpu)) {
     Model model(Shapes{});
-    run({.clip = 1}, model, {.tensors = {}, .step = model.step, .rate = model.rate, .norm = model.norm, .overflow = model.overflow}, row);
+    run({.clip = 1}, model, {.tensors = {}, .step = model.step, .rate = model.rate, .norm = model.norm, .overflow = model.overflow},
+        row);
     EXPECT_EQ(model.step.at(0), 1);
     EXPECT_EQ(model.norm.at(0), 0);
   }
@@ -245,9 +257,13 @@ TEST(Adam, ErrorsNameTheArgument) {
   tensors.push_back(tensors[0]);
   EXPECT_EQ(step(tensors), "[adam.step] tensors: expected at most 2, got 3");
   tensors = model.tensors();
-  EXPECT_EQ(test::error_of([&] { plan.step({.tensors = tensors, .step = model.step}, {scratch.data(), scratch.bytes()}); }),
+  EXPECT_EQ(test::error_of([&] {
+              plan.step({.tensors = tensors, .step = model.step}, {scratch.data(), scratch.bytes()});
+            }),
             "[adam.step] rate: expected [1] f32 cpu, got not given");
-  EXPECT_EQ(test::error_of([&] { plan.step({.tensors = tensors, .step = model.rate, .rate = model.rate}, {scratch.data(), scratch.bytes()}); }),
+  EXPECT_EQ(test::error_of([&] {
+              plan.step({.tensors = tensors, .step = model.rate, .rate = model.rate}, {scratch.data(), scratch.bytes()});
+            }),
             "[adam.step] step: expected [1] i64 cpu, got [1] f32 cpu");
   EXPECT_EQ(test::error_of([] { AdamPlan({.beta1 = 1}, {1, 1}); }), "[adam.plan] beta1: expected at least 0 and below 1, got 1");
 }

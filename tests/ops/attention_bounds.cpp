@@ -11,11 +11,15 @@ namespace {
 /// Where the elements of one case lie.
 struct Places {
   std::int64_t sq, sk, hq, hk, d, dv;
-  std::size_t query(std::int64_t b, std::int64_t i, std::int64_t h) const { return static_cast<std::size_t>((b * sq + i) * hq + h); }
+  std::size_t query(std::int64_t b, std::int64_t i, std::int64_t h) const {
+    return static_cast<std::size_t>((b * sq + i) * hq + h);
+  }
   std::size_t key(std::int64_t b, std::int64_t j, std::int64_t h) const {
     return static_cast<std::size_t>((b * sk + j) * hk + h * hk / hq);
   }
-  std::size_t statistic(std::int64_t b, std::int64_t h, std::int64_t i) const { return static_cast<std::size_t>((b * hq + h) * sq + i); }
+  std::size_t statistic(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return static_cast<std::size_t>((b * hq + h) * sq + i);
+  }
 };
 
 double magnitude(const Values& a, std::size_t a_row, const Values& b, std::size_t b_row, std::int64_t n) {
@@ -39,7 +43,8 @@ Values probabilities(AttentionDescription d, const AttentionSizes& s, AttentionI
   in.v.assign(static_cast<std::size_t>(s.batch * s.keys * kv_heads * s.keys), 0.0);
   for (std::int64_t b = 0; b < s.batch; ++b)
     for (std::int64_t j = 0; j < s.keys; ++j)
-      for (std::int64_t h = 0; h < kv_heads; ++h) in.v[static_cast<std::size_t>(((b * s.keys + j) * kv_heads + h) * s.keys + j)] = 1;
+      for (std::int64_t h = 0; h < kv_heads; ++h)
+        in.v[static_cast<std::size_t>(((b * s.keys + j) * kv_heads + h) * s.keys + j)] = 1;
   in.d_o.clear();
   return run_attention(d, s, in, {.options = {.force = "reference.attention"}, .backward = false}).o;
 }
@@ -50,7 +55,7 @@ struct QueryBounds {
   const AttentionInputs& in;
   const AttentionResults& exact;
   const Places& at;
-  const Values& p;  // [B, Sq, Hq, Sk]
+  const Values& p;          // [B, Sq, Hq, Sk]
   double u, storage, keep;  // keep = 1 / (1 - dropout)
 
   /// Roundings of a probability relative to itself: the score (D + 2 roundings of Σ|q k|), the exponential (4, and |S - max| of the
@@ -86,11 +91,14 @@ struct QueryBounds {
       add(out.dk, key, in.q, row, at.d, scale * (e_ds + terms_q * u * size));
       add(out.dv, key, in.d_o, row, at.dv, weight * keep * (e_p + terms_q * u));
       if (!out.dbias.empty())
-        out.dbias[static_cast<std::size_t>(((in.bias_broadcast ? 0 : b * at.hq + h) * at.sq + i) * at.sk + j)] += e_ds + terms_q * u * size;
+        out.dbias[static_cast<std::size_t>(((in.bias_broadcast ? 0 : b * at.hq + h) * at.sq + i) * at.sk + j)] +=
+            e_ds + terms_q * u * size;
     }
   }
 
-  double probability(std::size_t row, std::int64_t j) const { return p[row * static_cast<std::size_t>(at.sk) + static_cast<std::size_t>(j)]; }
+  double probability(std::size_t row, std::int64_t j) const {
+    return p[row * static_cast<std::size_t>(at.sk) + static_cast<std::size_t>(j)];
+  }
 };
 
 }  // namespace
@@ -113,7 +121,8 @@ AttentionResults attention_bounds(const AttentionDescription& d, const Attention
   }
   // The result's own rounding, one per cent for the terms of second order, and what underflows in an exponential.
   const auto finish = [&](Values& bound, const Values& value, double roundoff) {
-    for (std::size_t i = 0; i < bound.size(); ++i) bound[i] = 1.01 * bound[i] + roundoff * std::fabs(std::isfinite(value[i]) ? value[i] : 0) + 1e-30;
+    for (std::size_t i = 0; i < bound.size(); ++i)
+      bound[i] = 1.01 * bound[i] + roundoff * std::fabs(std::isfinite(value[i]) ? value[i] : 0) + 1e-30;
   };
   finish(out.o, exact.o, 0), finish(out.lse, exact.lse, 0), finish(out.dq, exact.dq, storage), finish(out.dk, exact.dk, storage);
   finish(out.dv, exact.dv, storage), finish(out.dbias, exact.dbias, storage);

@@ -30,7 +30,8 @@ Values draw(std::uint64_t stream, DType dtype, std::int64_t count, double low = 
 void spoil(Values& values, const Values& lengths, std::int64_t rows, std::int64_t rest) {
   for (std::size_t b = 0; b < lengths.size(); ++b)
     for (auto i = static_cast<std::int64_t>(lengths[b]); i < rows; ++i)
-      for (std::int64_t e = 0; e < rest; ++e) values[static_cast<std::size_t>((static_cast<std::int64_t>(b) * rows + i) * rest + e)] = nan;
+      for (std::int64_t e = 0; e < rest; ++e)
+        values[static_cast<std::size_t>((static_cast<std::int64_t>(b) * rows + i) * rest + e)] = nan;
 }
 
 /// A [B, S, H, D] view of guarded memory, dense or with steps first in memory.
@@ -113,7 +114,9 @@ AttentionInputs attention_inputs(const AttentionDescription& d, const AttentionS
   std::mt19937_64 random(seed() + 77);
   for (std::int64_t b = 0; b < s.batch; ++b) {
     in.query_lengths.push_back(static_cast<double>(b == 0 ? s.queries : static_cast<std::int64_t>(random() % (s.queries + 1))));
-    in.key_lengths.push_back(static_cast<double>(b == 1 ? 0 : b == 0 ? s.keys - 1 : static_cast<std::int64_t>(random() % (s.keys + 1))));
+    in.key_lengths.push_back(static_cast<double>(b == 1   ? 0
+                                                 : b == 0 ? s.keys - 1
+                                                          : static_cast<std::int64_t>(random() % (s.keys + 1))));
   }
   spoil(in.q, in.query_lengths, s.queries, d.heads * d.head_dim);
   spoil(in.d_o, in.query_lengths, s.queries, d.heads * dv);
@@ -122,7 +125,8 @@ AttentionInputs attention_inputs(const AttentionDescription& d, const AttentionS
   return in;
 }
 
-AttentionResults run_attention(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in, const AttentionRun& run) {
+AttentionResults run_attention(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,
+                               const AttentionRun& run) {
   const std::int64_t kv = d.kv_heads == 0 ? d.heads : d.kv_heads, dv = d.value_dim == 0 ? d.head_dim : d.value_dim;
   const DType statistic = d.dtype == DType::f64 ? DType::f64 : DType::f32;
   const auto tensor = [&](std::int64_t steps, std::int64_t heads, std::int64_t columns) {

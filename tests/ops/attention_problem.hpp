@@ -34,7 +34,8 @@ struct AttentionRun {
   bool backward = true;
 };
 /// Runs with poisoned outputs and a workspace of exactly the bytes asked for; reports touched guards as test failures.
-AttentionResults run_attention(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in, const AttentionRun& run);
+AttentionResults run_attention(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,
+                               const AttentionRun& run);
 
 /// Bounds on |f32 (or 16-bit) run - f64 run|, element by element, in the shape of the results. See the comments inside.
 AttentionResults attention_bounds(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,

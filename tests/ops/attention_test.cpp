@@ -78,8 +78,9 @@ TEST_P(AttentionCases, EveryRowAgreesWithTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, AttentionCases, testing::ValuesIn(cases::all("attention")),
-                         [](const auto& info) { return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : ""); });
+INSTANTIATE_TEST_SUITE_P(Cpu, AttentionCases, testing::ValuesIn(cases::all("attention")), [](const auto& info) {
+  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
+});
 
 /// Σ o d_o + Σ lse dlse of what the reference gives, without the padding (whose o is 0 and whose lse is -inf).
 double loss(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in) {
@@ -126,7 +127,8 @@ void expect_differences(const Case& c) {
 TEST(Attention, GradientsOfTheReferenceAreDifferences_sanitize) {
   expect_differences(cases::parse("attention batch=2 queries=4 keys=5 heads=2 head_dim=3 value_dim=2 causal=1"));
   expect_differences(cases::parse("attention batch=2 queries=3 keys=4 heads=4 kv_heads=2 head_dim=2 lengths=1"));
-  expect_differences(cases::parse("attention batch=2 queries=4 keys=4 heads=2 head_dim=2 softcap=1.5 alibi=1 bias=full window_left=1"));
+  expect_differences(
+      cases::parse("attention batch=2 queries=4 keys=4 heads=2 head_dim=2 softcap=1.5 alibi=1 bias=full window_left=1"));
   expect_differences(cases::parse("attention batch=2 queries=3 keys=3 heads=2 head_dim=2 bias=broadcast dropout=0.3 softcap=2"));
 }
 
@@ -138,7 +140,8 @@ TEST(Attention, WholeNumbersAreExact_sanitize) {
   AttentionInputs in = test::attention_inputs(d, s, c);
   std::fill(in.q.begin(), in.q.end(), 0.0);
   const auto whole = [](Values& values, int step) {
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(static_cast<int>(i * 7 + i / 3) % (2 * step + 1) - step);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<double>(static_cast<int>(i * 7 + i / 3) % (2 * step + 1) - step);
   };
   whole(in.k, 2), whole(in.v, 3), whole(in.d_o, 2), whole(in.dlse, 2);
   const AttentionResults exact = exact_results(d, s, in);
@@ -151,8 +154,9 @@ TEST(Attention, WholeNumbersAreExact_sanitize) {
 }
 
 TEST(Attention, RowsWithoutKeysAreZero_sanitize) {
-  for (const char* line : {"attention batch=2 queries=5 keys=3 heads=2 head_dim=8 causal=1", "attention batch=2 queries=4 keys=0 heads=2 head_dim=8",
-                           "attention batch=2 queries=5 keys=6 heads=2 head_dim=8 lengths=1"}) {
+  for (const char* line :
+       {"attention batch=2 queries=5 keys=3 heads=2 head_dim=8 causal=1", "attention batch=2 queries=4 keys=0 heads=2 head_dim=8",
+        "attention batch=2 queries=5 keys=6 heads=2 head_dim=8 lengths=1"}) {
     SCOPED_TRACE(line);
     const Case c = cases::parse(line);
     const AttentionDescription d = test::attention_description(c);
@@ -188,7 +192,8 @@ TEST(Attention, GradientsThatAreNotAskedFor_sanitize) {
   const AttentionSizes s{.batch = 2, .queries = 9, .keys = 11};
   const AttentionDescription d{.heads = 2, .head_dim = 20, .training = true};
   const std::vector<std::int64_t> queries{2, 9, 2, 20}, keys{2, 11, 2, 20}, statistic{2, 2, 9};
-  test::HostTensor q(DType::f32, queries), k(DType::f32, keys), v(DType::f32, keys), o(DType::f32, queries), lse(DType::f32, statistic);
+  test::HostTensor q(DType::f32, queries), k(DType::f32, keys), v(DType::f32, keys), o(DType::f32, queries),
+      lse(DType::f32, statistic);
   test::HostTensor d_o(DType::f32, queries), zero(DType::f32, queries), dlse(DType::f32, statistic);
   q.uniform(1, -1, 1), k.uniform(2, -1, 1), v.uniform(3, -1, 1), d_o.uniform(4, -1, 1), dlse.uniform(5, -1, 1), zero.fill(0);
   for (const auto& row : rows_for(d, s)) {
@@ -211,8 +216,10 @@ TEST(Attention, GradientsThatAreNotAskedFor_sanitize) {
     for (const int wanted : {1, 2, 4, 3, 5, 6}) {
       const auto some = gradients(d_o, dlse, wanted);
       for (int i = 0; i < 3; ++i) {
-        if (wanted >> i & 1) EXPECT_EQ(some[i], all[i]) << i << " of " << wanted;
-        else EXPECT_TRUE(std::isnan(some[i][0])) << i << " of " << wanted;
+        if (wanted >> i & 1)
+          EXPECT_EQ(some[i], all[i]) << i << " of " << wanted;
+        else
+          EXPECT_TRUE(std::isnan(some[i][0])) << i << " of " << wanted;
       }
     }
     EXPECT_EQ(gradients({}, dlse, 7), gradients(zero, dlse, 7));

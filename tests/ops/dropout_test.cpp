@@ -37,7 +37,8 @@ TEST(Dropout, EveryRowDropsTheElementsThatPhiloxNames_sanitize) {
 }
 
 TEST(Dropout, ForwardAndGradientUseOneMask) {
-  HostTensor x(DType::f32, {5000}), residual(DType::f32, {5000}), y(DType::f32, {5000}), dy(DType::f32, {5000}), dx(DType::f32, {5000});
+  HostTensor x(DType::f32, {5000}), residual(DType::f32, {5000}), y(DType::f32, {5000}), dy(DType::f32, {5000}),
+      dx(DType::f32, {5000});
   x.fill(1);
   residual.fill(3);
   dy.fill(2);

@@ -63,7 +63,8 @@ Sums expected_gradient(const Problem& p, const std::vector<double>& before) {
       terms[row * width + i] += 1;
     }
   }
-  for (std::size_t e = 0; e < before.size(); ++e) s.bound[e] = terms[e] * u * magnitude[e] + storage * std::fabs(s.exact[e]) + 0x1p-25;
+  for (std::size_t e = 0; e < before.size(); ++e)
+    s.bound[e] = terms[e] * u * magnitude[e] + storage * std::fabs(s.exact[e]) + 0x1p-25;
   return s;
 }
 
@@ -95,7 +96,8 @@ TEST_P(EmbeddingCases, BackwardSumsTheUses) {
         const test::Scratch scratch(plan.workspace_bytes());
         HostTensor dtable(p.gradient, {p.d.vocabulary, p.d.width}, p.d.width + 4);
         if (accumulate) dtable.uniform(4, -1, 1);
-        const auto before = accumulate ? dtable.values() : std::vector<double>(static_cast<std::size_t>(p.d.vocabulary * p.d.width), 0);
+        const auto before =
+            accumulate ? dtable.values() : std::vector<double>(static_cast<std::size_t>(p.d.vocabulary * p.d.width), 0);
         const Sums expected = expected_gradient(p, before);
         plan.backward({p.indices, p.dy, dtable, accumulate}, {scratch.data(), scratch.bytes()});
         EXPECT_EQ("", test::compare(dtable.values(), expected.exact, expected.bound));
@@ -106,13 +108,15 @@ TEST_P(EmbeddingCases, BackwardSumsTheUses) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, EmbeddingCases, testing::ValuesIn(cases::all("embedding")),
-                         [](const auto& info) { return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : ""); });
+INSTANTIATE_TEST_SUITE_P(Cpu, EmbeddingCases, testing::ValuesIn(cases::all("embedding")), [](const auto& info) {
+  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
+});
 
 TEST(Embedding, GradientAgreesWithDifferences) {
   // The layer is linear in the table: a central difference of sum(dy y) is exact but for roundoff, 2^-53 times the sum over h.
   const EmbeddingDescription d{.vocabulary = 5, .width = 3, .dtype = DType::f64};
-  HostTensor indices(DType::i64, {7}), table(DType::f64, {5, 3}), dy(DType::f64, {7, 3}), y(DType::f64, {7, 3}), dtable(DType::f64, {5, 3});
+  HostTensor indices(DType::i64, {7}), table(DType::f64, {5, 3}), dy(DType::f64, {7, 3}), y(DType::f64, {7, 3}),
+      dtable(DType::f64, {5, 3});
   indices.set({0, 4, 4, 1, 0, 0, 2});
   table.uniform(1, -1, 1);
   dy.uniform(2, -1, 1);
@@ -169,14 +173,19 @@ TEST(Embedding, ErrorsNameTheArgument_sanitize) {
   EXPECT_EQ(forward(indices, y), "[embedding.forward] indices: expected 0 ... 5, got 6 in row 2");
   indices.set({0, -1, 5});
   EXPECT_EQ(forward(indices, y), "[embedding.forward] indices: expected 0 ... 5, got -1 in row 1");
-  EXPECT_EQ(test::error_of([&] { plan.backward({indices, y, table}, {scratch.data(), scratch.bytes()}); }),
+  EXPECT_EQ(test::error_of([&] {
+              plan.backward({indices, y, table}, {scratch.data(), scratch.bytes()});
+            }),
             "[embedding.backward] indices: expected 0 ... 5, got -1 in row 1");
   indices.set({0, 1, 5});
   EXPECT_EQ(forward(indices, other), "[embedding.forward] y: expected [3, 4] f32 cpu, got [4, 4] f32 cpu");
   EXPECT_EQ(forward(table.view().narrow(1, 0, 1), y), "[embedding.forward] indices: expected i32 or i64, got [6, 1] f32 cpu");
   EXPECT_EQ(forward(HostTensor(DType::i32, {4}), y), "[embedding.forward] indices: expected at most 3, got 4");
-  EXPECT_EQ(forward(indices, table.view().narrow(0, 0, 3)), "[embedding.forward] y: expected memory apart from table, got an overlap");
-  EXPECT_EQ(test::error_of([&] { plan.backward({indices, y, {}}, {scratch.data(), scratch.bytes()}); }),
+  EXPECT_EQ(forward(indices, table.view().narrow(0, 0, 3)),
+            "[embedding.forward] y: expected memory apart from table, got an overlap");
+  EXPECT_EQ(test::error_of([&] {
+              plan.backward({indices, y, {}}, {scratch.data(), scratch.bytes()});
+            }),
             "[embedding.backward] dtable: expected [6, 4], got not given");
   EXPECT_EQ(test::error_of([] { EmbeddingPlan({.vocabulary = 3, .padding_index = 3}, {1}); }),
             "[embedding.plan] padding_index: expected -1 or less than vocabulary 3, got 3");

@@ -15,11 +15,9 @@ using test::HostTensor;
 using test::plan_of;
 
 constexpr Activation activations[] = {Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu_erf,
-    Activation::silu};
+                                      Activation::silu};
 
-void fill(Tensors& t) {
-  t.x.uniform(1, -2, 2), t.weight.uniform(2, -1, 1), t.bias.uniform(3, -1, 1), t.dy.uniform(4, -1, 1);
-}
+void fill(Tensors& t) { t.x.uniform(1, -2, 2), t.weight.uniform(2, -1, 1), t.bias.uniform(3, -1, 1), t.dy.uniform(4, -1, 1); }
 
 void run(const LinearPlan& plan, const Problem& p, Tensors& t, const PackedWeights* packed = nullptr) {
   const test::Scratch scratch(plan.workspace_bytes());
@@ -214,7 +212,7 @@ TEST(LinearContract, ErrorsNameTheArgumentWhatWasExpectedAndWhatCame) {
   };
   const auto invalid = ErrorCode::invalid_argument;
   expect_error(invalid, "[linear.forward] x: expected [any, 8] f32 cpu, got [5, 7] f32 cpu",
-      forward([&](auto& f) { f.x = narrow; }));
+               forward([&](auto& f) { f.x = narrow; }));
   expect_error(invalid, "x: expected at most 5 rows, got 6", forward([&](auto& f) { f.x = tall; }));
   expect_error(ErrorCode::type_mismatch, "x: expected [any, 8] f32 cpu", forward([&](auto& f) { f.x = half; }));
   expect_error(invalid, "x: expected a last dimension whose stride is 1",
@@ -225,8 +223,9 @@ TEST(LinearContract, ErrorsNameTheArgumentWhatWasExpectedAndWhatCame) {
   LinearBackward b = t.backward();
   expect_error(ErrorCode::out_of_memory, "workspace: expected at least", [&] { plan.backward(b, {}); });
   b.x = {};
-  expect_error(invalid, "[linear.backward] x: expected [5, 8] f32 cpu, got not given",
-               [&] { plan.backward(b, {scratch.data(), scratch.bytes()}); });
+  expect_error(invalid, "[linear.backward] x: expected [5, 8] f32 cpu, got not given", [&] {
+    plan.backward(b, {scratch.data(), scratch.bytes()});
+  });
   const LinearPlan inference({.inputs = 8, .outputs = 4}, {5});
   expect_error(invalid, "training: expected a plan made with training = true", [&] { inference.backward(t.backward(), {}); });
   expect_error(invalid, "inputs: expected 0 or more, got -1", [] { LinearPlan({.inputs = -1}, {}); });

@@ -32,7 +32,7 @@ inline LinearProblem linear_problem_of(const cases::Case& c) {
                           .outputs = c.integer("outputs", 1),
                           .dtype = parse_dtype(c.text("dtype", "f32")),
                           .layout = c.text("layout", "outputs_inputs") == "outputs_inputs" ? LinearLayout::outputs_inputs
-                                                                                            : LinearLayout::inputs_outputs,
+                                                                                           : LinearLayout::inputs_outputs,
                           .activation = activation_of(c.text("activation", "none")),
                           .training = c.flag("training", true)},
           .sizes = {.batch = c.integer("batch", 1)},
@@ -63,14 +63,21 @@ struct LinearTensors {
             .preactivation = p.description.training ? TensorView(preactivation) : TensorView()};
   }
   LinearBackward backward(bool accumulate = false) const {
-    return {.dy = dy, .x = x, .weight = weight, .preactivation = preactivation, .dx = dx, .dweight = dweight, .dbias = dbias,
+    return {.dy = dy,
+            .x = x,
+            .weight = weight,
+            .preactivation = preactivation,
+            .dx = dx,
+            .dweight = dweight,
+            .dbias = dbias,
             .accumulate = accumulate};
   }
   void take_inputs(const LinearTensors& other) {
     x.set(other.x.values()), weight.set(other.weight.values()), bias.set(other.bias.values()), dy.set(other.dy.values());
   }
   bool guards_intact() const {
-    return y.guards_intact() && preactivation.guards_intact() && dx.guards_intact() && dweight.guards_intact() && dbias.guards_intact();
+    return y.guards_intact() && preactivation.guards_intact() && dx.guards_intact() && dweight.guards_intact() &&
+           dbias.guards_intact();
   }
 };
 

@@ -40,9 +40,11 @@ Magnitudes magnitudes(const Problem& problem, const Tensors& exact, const std::v
 
 /// Errors, with u the unit roundoff of f32 (sums and functions) and s that of the storage type:
 /// - A sum of k products: (k + 1) u Σ|terms| in any order (Higham, Accuracy and Stability, section 3.1), plus s |sum| to store it.
-/// - The activations are Lipschitz with constant 1.13 and are computed within 16 u of (|z| + |y|) (argument, exponential, division and
+/// - The activations are Lipschitz with constant 1.13 and are computed within 16 u of (|z| + |y|) (argument, exponential, division
+/// and
 ///   the two products, each a few u): error of y <= 1.13 · error of z + 16 u (|z| + |y|) + s |y|.
-/// - Their slopes change by at most 1.13 · error of z (|act''| <= 1.13: 2 φ(0) for GELU) and are computed within 24 u · 1.13. The stored
+/// - Their slopes change by at most 1.13 · error of z (|act''| <= 1.13: 2 φ(0) for GELU) and are computed within 24 u · 1.13. The
+/// stored
 ///   z is the row's own; relu's slope jumps at 0, so inputs whose |z| is below its error are not compared (none arise by the seed).
 double sum_error(std::int64_t k) { return static_cast<double>(k + 1) * 0x1p-24; }
 
@@ -104,8 +106,9 @@ TEST_P(LinearCases, EveryRowAgreesWithTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, LinearCases, testing::ValuesIn(cases::all("linear")),
-                         [](const auto& info) { return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : ""); });
+INSTANTIATE_TEST_SUITE_P(Cpu, LinearCases, testing::ValuesIn(cases::all("linear")), [](const auto& info) {
+  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
+});
 
 /// Whole numbers of at most 3 in magnitude: every product and partial sum is exact in f32, so all rows and orders agree to the bit.
 TEST(Linear, SmallIntegersAreExact_sanitize) {
@@ -143,7 +146,8 @@ TEST(Linear, ReferenceGradientsMatchFiniteDifferences) {
   for (const auto activation : {Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu_erf, Activation::silu})
     for (const auto layout : {LinearLayout::outputs_inputs, LinearLayout::inputs_outputs}) {
       SCOPED_TRACE(static_cast<int>(activation));
-      const Problem p{{.inputs = 4, .outputs = 5, .dtype = DType::f64, .layout = layout, .activation = activation, .training = true}, {3}};
+      const Problem p{
+          {.inputs = 4, .outputs = 5, .dtype = DType::f64, .layout = layout, .activation = activation, .training = true}, {3}};
       Tensors t(p, DType::f64, 0);
       t.x.uniform(1, -1, 1), t.weight.uniform(2, -1, 1), t.bias.uniform(3, -1, 1), t.dy.uniform(4, -1, 1);
       const LinearPlan plan = plan_of(p, DType::f64, {.force = "reference.linear"});

@@ -19,17 +19,23 @@ struct Fixture {
   HostTensor x, weight, bias, targets, loss, count, dx, dweight, dbias;
 
   Fixture(const LossDescription& description, std::int64_t n)
-      : d(description), rows(n), x(d.dtype, {n, d.inputs}), weight(d.dtype, {d.classes, d.inputs}), bias(d.dtype, {d.classes}),
-        targets(DType::i32, {n}), loss(d.dtype == DType::f64 ? DType::f64 : DType::f32, {1}), count(DType::f32, {1}), dx(d.dtype, {n, d.inputs}),
-        dweight(d.dtype, {d.classes, d.inputs}), dbias(d.dtype, {d.classes}) {
+      : d(description),
+        rows(n),
+        x(d.dtype, {n, d.inputs}),
+        weight(d.dtype, {d.classes, d.inputs}),
+        bias(d.dtype, {d.classes}),
+        targets(DType::i32, {n}),
+        loss(d.dtype == DType::f64 ? DType::f64 : DType::f32, {1}),
+        count(DType::f32, {1}),
+        dx(d.dtype, {n, d.inputs}),
+        dweight(d.dtype, {d.classes, d.inputs}),
+        dbias(d.dtype, {d.classes}) {
     x.uniform(1, -1, 1);
     weight.uniform(2, -1, 1);
     bias.uniform(3, -1, 1);
     targets.integers(4, 0, static_cast<int>(d.classes) - 1);
   }
-  LossForward inputs() const {
-    return {.x = x, .weight = weight, .bias = bias, .targets = targets, .loss = loss, .count = count};
-  }
+  LossForward inputs() const { return {.x = x, .weight = weight, .bias = bias, .targets = targets, .loss = loss, .count = count}; }
   LossBackward all() const { return {.forward = inputs(), .divide_by_count = false, .dx = dx, .dweight = dweight, .dbias = dbias}; }
 };
 
@@ -93,7 +99,8 @@ TEST(Loss, WholeNumbersAreExact_sanitize) {
       Fixture f({.inputs = 6, .classes = 64, .training = true}, 300);
       f.bias.fill(0);
       for (std::int64_t n = 0; n < 300; ++n)
-        for (std::int64_t i = 0; i < 6; ++i) f.x.put(n * 6 + i, static_cast<double>((n * 7 + i / 2 * 5) % 9) * (i % 2 == 0 ? 1 : -1));
+        for (std::int64_t i = 0; i < 6; ++i)
+          f.x.put(n * 6 + i, static_cast<double>((n * 7 + i / 2 * 5) % 9) * (i % 2 == 0 ? 1 : -1));
       for (std::int64_t c = 0; c < 64; ++c)
         for (std::int64_t i = 0; i < 6; ++i) f.weight.put(c * 6 + i, static_cast<double>((c * 5 + i / 2 * 3) % 13));
       run(LossPlan(f.d, {300}, Device::cpu(), {.force = row, .deterministic = deterministic}), f.all());
@@ -210,7 +217,9 @@ TEST(Loss, ErrorsNameTheArgument_sanitize) {
   f.targets.set({0, -1, 5, 1});
   EXPECT_EQ(error(f.all()), "[loss.forward_backward] targets: expected 0 ... 4 or -1, got 5 in row 2");
   f.targets.set({0, -1, 2, -2});
-  EXPECT_EQ(test::error_of([&] { plan.forward(f.inputs(), {scratch.data(), scratch.bytes()}); }),
+  EXPECT_EQ(test::error_of([&] {
+              plan.forward(f.inputs(), {scratch.data(), scratch.bytes()});
+            }),
             "[loss.forward] targets: expected 0 ... 4 or -1, got -2 in row 3");
   f.targets.fill(1);
   LossBackward t = f.all();
@@ -233,7 +242,9 @@ TEST(Loss, ErrorsNameTheArgument_sanitize) {
   EXPECT_EQ(error(t), "[loss.forward_backward] weight: expected rows at least 3 elements apart, got stride 0");
   EXPECT_EQ(test::error_of([&] { plan.forward_backward(f.all(), {}); }),
             "[loss.forward_backward] workspace: expected at least " + std::to_string(plan.workspace_bytes()) + " bytes, got 0");
-  EXPECT_EQ(test::error_of([&] { LossPlan({.inputs = 3, .classes = 5}, {4}).forward_backward(f.all(), {scratch.data(), scratch.bytes()}); }),
+  EXPECT_EQ(test::error_of([&] {
+              LossPlan({.inputs = 3, .classes = 5}, {4}).forward_backward(f.all(), {scratch.data(), scratch.bytes()});
+            }),
             "[loss.forward_backward] training: expected a plan that was made with training, got one without");
   EXPECT_EQ(test::error_of([] { LossPlan({.inputs = 3, .classes = 5, .smoothing = 1.5F}, {4}); }),
             "[loss.plan] smoothing: expected 0 ... 1, got 1.5");

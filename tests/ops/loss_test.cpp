@@ -22,7 +22,12 @@ struct Problem {
   HostTensor x, weight, bias, targets, scale;
 
   LossForward forward(const HostTensor& loss, const HostTensor& count) const {
-    return {.x = x, .weight = weight, .bias = has_bias ? bias.const_view() : ConstTensorView(), .targets = targets, .loss = loss, .count = count};
+    return {.x = x,
+            .weight = weight,
+            .bias = has_bias ? bias.const_view() : ConstTensorView(),
+            .targets = targets,
+            .loss = loss,
+            .count = count};
   }
 };
 
@@ -75,8 +80,11 @@ Problem in_f64(const Problem& p) {
 struct Results {
   HostTensor loss, count, dx, dweight, dbias;
   Results(const Problem& p, DType loss_dtype)
-      : loss(loss_dtype, {1}), count(DType::f32, {1}), dx(p.d.dtype, {p.rows, p.d.inputs}, p.strided ? p.d.inputs + 1 : 0),
-        dweight(p.d.dtype, {p.d.classes, p.d.inputs}, p.strided ? p.d.inputs + 2 : 0), dbias(p.d.dtype, {p.d.classes}) {}
+      : loss(loss_dtype, {1}),
+        count(DType::f32, {1}),
+        dx(p.d.dtype, {p.rows, p.d.inputs}, p.strided ? p.d.inputs + 1 : 0),
+        dweight(p.d.dtype, {p.d.classes, p.d.inputs}, p.strided ? p.d.inputs + 2 : 0),
+        dbias(p.d.dtype, {p.d.classes}) {}
 };
 
 /// The largest probability that any counted row gives any class.
@@ -97,12 +105,12 @@ double largest_probability(const Problem& e) {
   return largest;
 }
 
-/// Errors of an f32 row, with u its roundoff and storage the type's. |x|, |w|, |b| <= 1, so a logit, a sum of inputs + 1 terms of at
-/// most 1, is within e = (inputs + 1)^2 u of the exact one. With V classes the sum of exponentials is within (V + 8) u of itself (V
-/// additions; exponentials within 4 u, whose arguments are within 2 (inputs + 1) u) and so is each probability p: relative error
-/// r = 2 e + (V + 16 + 4 (inputs + 1)) u; V u is never reached but holds for any order. A gradient of a logit, p - (1 - s) [target] -
-/// s / V, is then within r p + 4 u (p + [target] + s / V). Where n_t rows have a class as their target, its dW and db add that over
-/// n rows, and n u times the magnitudes that are summed; dx adds it over the classes, whose p sum to 1, and V u times 2.
+/// Errors of an f32 row, with u its roundoff and storage the type's. |x|, |w|, |b| <= 1, so a logit, a sum of inputs + 1 terms of
+/// at most 1, is within e = (inputs + 1)^2 u of the exact one. With V classes the sum of exponentials is within (V + 8) u of itself
+/// (V additions; exponentials within 4 u, whose arguments are within 2 (inputs + 1) u) and so is each probability p: relative error
+/// r = 2 e + (V + 16 + 4 (inputs + 1)) u; V u is never reached but holds for any order. A gradient of a logit, p - (1 - s) [target]
+/// - s / V, is then within r p + 4 u (p + [target] + s / V). Where n_t rows have a class as their target, its dW and db add that
+/// over n rows, and n u times the magnitudes that are summed; dx adds it over the classes, whose p sum to 1, and V u times 2.
 struct Bounds {
   double loss, dx, dweight, dbias;
 };
@@ -113,7 +121,8 @@ Bounds bounds_of(const Problem& p, double counted, double factor, bool accumulat
   double most = 0;  // n_t
   std::vector<double> uses(static_cast<std::size_t>(p.d.classes), 0);
   for (std::int64_t n = 0; n < p.rows; ++n)
-    if (p.targets.at(n) != static_cast<double>(p.d.ignore_index)) most = std::max(most, ++uses[static_cast<std::size_t>(p.targets.at(n))]);
+    if (p.targets.at(n) != static_cast<double>(p.d.ignore_index))
+      most = std::max(most, ++uses[static_cast<std::size_t>(p.targets.at(n))]);
   const double magnitude = counted * (largest_probability(in_f64(p)) + 1 / std::max(classes, 1.0)) + most;
   const double largest_loss = std::log(std::max(classes, 1.0)) + 4 * reach;
   Bounds b{};
@@ -132,11 +141,17 @@ void expect_row_agrees(const Problem& p, const std::string& row, bool accumulate
   for (Results* r : {&exact, &actual})
     if (accumulate) r->dweight.uniform(7, -1, 1), r->dbias.uniform(8, -1, 1);
   if (accumulate) exact.dweight.set(actual.dweight.values()), exact.dbias.set(actual.dbias.values());
-  const LossPlan reference(e.d, {p.rows}, Device::cpu(), {.force = "reference.loss"}), plan(p.d, {p.rows}, Device::cpu(), {.force = row});
+  const LossPlan reference(e.d, {p.rows}, Device::cpu(), {.force = "reference.loss"}),
+      plan(p.d, {p.rows}, Device::cpu(), {.force = row});
   const auto run = [&](const LossPlan& which, const Problem& problem, const Results& r) {
     const test::Scratch scratch(which.workspace_bytes());
-    which.forward_backward({.forward = problem.forward(r.loss, r.count), .scale = p.scale, .divide_by_count = mean, .dx = r.dx,
-                            .dweight = r.dweight, .dbias = r.dbias, .accumulate = accumulate},
+    which.forward_backward({.forward = problem.forward(r.loss, r.count),
+                            .scale = p.scale,
+                            .divide_by_count = mean,
+                            .dx = r.dx,
+                            .dweight = r.dweight,
+                            .dbias = r.dbias,
+                            .accumulate = accumulate},
                            {scratch.data(), scratch.bytes()});
     EXPECT_TRUE(scratch.guards_intact());
   };
@@ -149,7 +164,8 @@ void expect_row_agrees(const Problem& p, const std::string& row, bool accumulate
   EXPECT_EQ("", test::compare(actual.dx.values(), exact.dx.values(), bound.dx));
   EXPECT_EQ("", test::compare(actual.dweight.values(), exact.dweight.values(), bound.dweight));
   EXPECT_EQ("", test::compare(actual.dbias.values(), exact.dbias.values(), bound.dbias));
-  for (const auto* tensor : {&actual.loss, &actual.count, &actual.dx, &actual.dweight, &actual.dbias}) EXPECT_TRUE(tensor->guards_intact());
+  for (const auto* tensor : {&actual.loss, &actual.count, &actual.dx, &actual.dweight, &actual.dbias})
+    EXPECT_TRUE(tensor->guards_intact());
   for (std::int64_t n = 0; n < p.rows; ++n) {
     const bool ignored = p.targets.at(n) == static_cast<double>(p.d.ignore_index);
     for (std::int64_t i = 0; ignored && i < p.d.inputs; ++i) EXPECT_EQ(actual.dx.at(n * p.d.inputs + i), 0);
@@ -176,7 +192,8 @@ TEST_P(LossCases, ThreadCountsGiveTheSameBits) {
   if (p.d.dtype != DType::f32) return;
   std::vector<std::vector<double>> results;
   for (const int threads : {1, 2, 3}) {
-    const LossPlan plan(p.d, {p.rows + 7 * threads}, Device::cpu(), {.threads = threads, .force = "cpu.loss", .deterministic = true});
+    const LossPlan plan(p.d, {p.rows + 7 * threads}, Device::cpu(),
+                        {.threads = threads, .force = "cpu.loss", .deterministic = true});
     const test::Scratch scratch(plan.workspace_bytes());
     const Results r(p, DType::f32);
     plan.forward_backward({.forward = p.forward(r.loss, r.count), .dx = r.dx, .dweight = r.dweight, .dbias = r.dbias},
@@ -190,8 +207,9 @@ TEST_P(LossCases, ThreadCountsGiveTheSameBits) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, LossCases, testing::ValuesIn(cases::all("loss")),
-                         [](const auto& info) { return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : ""); });
+INSTANTIATE_TEST_SUITE_P(Cpu, LossCases, testing::ValuesIn(cases::all("loss")), [](const auto& info) {
+  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
+});
 
 }  // namespace
 }  // namespace everglow

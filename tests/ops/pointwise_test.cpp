@@ -52,10 +52,10 @@ struct Problem {
 };
 
 /// Roundings of an f32 operation, and one to the storage type. Sums, products and the mask round once or twice. The smooth
-/// activations use e^x, tanh and erfc, whose absolute errors are below 8 u: an exponential within 2 units in the last place (4 u), a
-/// quotient, and polynomials of degree 8 whose terms sum to below 2 in magnitude and whose late terms, where Horner's rule rounds on
-/// values near 1, round twice each. They are multiplied by z, and in the slope of gelu_tanh by 0.5 z 0.8 (1 + 0.134 z^2), twice for
-/// the square of tanh.
+/// activations use e^x, tanh and erfc, whose absolute errors are below 8 u: an exponential within 2 units in the last place (4 u),
+/// a quotient, and polynomials of degree 8 whose terms sum to below 2 in magnitude and whose late terms, where Horner's rule rounds
+/// on values near 1, round twice each. They are multiplied by z, and in the slope of gelu_tanh by 0.5 z 0.8 (1 + 0.134 z^2), twice
+/// for the square of tanh.
 std::vector<double> bounds_of(const Problem& p) {
   const double u = test::unit_roundoff(DType::f32), storage = test::unit_roundoff(p.d.dtype);
   const auto a = p.has_a ? gathered(p.a.view) : std::vector<double>{}, b = p.has_b ? gathered(p.b.view) : std::vector<double>{};
@@ -63,7 +63,8 @@ std::vector<double> bounds_of(const Problem& p) {
   for (std::size_t i = 0; i < p.exact.size(); ++i) {
     const double y = std::fabs(p.exact[i]);
     double error = u * y;
-    if (p.d.operation == Pointwise::dropout && p.d.dropout < 1) error += 2 * u * std::fabs(a[i]) / (1 - static_cast<double>(p.d.dropout));
+    if (p.d.operation == Pointwise::dropout && p.d.dropout < 1)
+      error += 2 * u * std::fabs(a[i]) / (1 - static_cast<double>(p.d.dropout));
     const bool smooth = p.d.activation > Activation::relu;
     const double z = smooth ? std::fabs(a[i]) : 0;
     if (smooth && p.d.operation == Pointwise::activation) error += 10 * u * z;
@@ -150,8 +151,9 @@ TEST_P(PointwiseCases, InPlaceGivesTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, PointwiseCases, testing::ValuesIn(cases::all("pointwise")),
-                         [](const auto& info) { return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : ""); });
+INSTANTIATE_TEST_SUITE_P(Cpu, PointwiseCases, testing::ValuesIn(cases::all("pointwise")), [](const auto& info) {
+  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
+});
 
 TEST(Pointwise, SlopesOfTheReferenceAgreeWithDifferences) {
   // Central differences of a smooth function in f64: error h^2 / 6 |f'''| + 2^-53 |f| / h, with h = 1e-5 below 1e-9 here.
@@ -161,10 +163,10 @@ TEST(Pointwise, SlopesOfTheReferenceAgreeWithDifferences) {
   one.fill(1);
   for (const Activation activation : {Activation::gelu_tanh, Activation::gelu_erf, Activation::silu}) {
     const PlanOptions options{.force = "reference.pointwise"};
-    const PointwisePlan gradient({.operation = Pointwise::activation_gradient, .dtype = DType::f64, .activation = activation}, {400},
-                                 Device::cpu(), options);
-    const PointwisePlan value({.operation = Pointwise::activation, .dtype = DType::f64, .activation = activation}, {400}, Device::cpu(),
-                              options);
+    const PointwisePlan gradient({.operation = Pointwise::activation_gradient, .dtype = DType::f64, .activation = activation},
+                                 {400}, Device::cpu(), options);
+    const PointwisePlan value({.operation = Pointwise::activation, .dtype = DType::f64, .activation = activation}, {400},
+                              Device::cpu(), options);
     gradient.run({.a = z, .b = one, .y = slope});
     HostTensor moved(DType::f64, {400});
     for (std::int64_t i = 0; i < 400; ++i) moved.put(i, z.at(i) + h);
@@ -178,10 +180,12 @@ TEST(Pointwise, SlopesOfTheReferenceAgreeWithDifferences) {
 TEST(Pointwise, NanPassesThroughEveryActivation) {
   const double nan = std::nan("");
   for (const auto& row : kernels("pointwise", DeviceKind::cpu))
-    for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu_erf, Activation::silu}) {
+    for (const Activation activation :
+         {Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu_erf, Activation::silu}) {
       HostTensor a(DType::f32, {5}), y(DType::f32, {5});
       a.fill(nan);
-      PointwisePlan({.operation = Pointwise::activation, .activation = activation}, {5}, Device::cpu(), {.force = row}).run({.a = a, .y = y});
+      PointwisePlan({.operation = Pointwise::activation, .activation = activation}, {5}, Device::cpu(), {.force = row})
+          .run({.a = a, .y = y});
       for (const double value : y.values()) EXPECT_TRUE(std::isnan(value)) << row << ' ' << static_cast<int>(activation);
     }
 }
@@ -202,7 +206,8 @@ TEST(Pointwise, ErrorsNameTheArgument) {
   const PointwisePlan add({.operation = Pointwise::add}, {32});
   EXPECT_EQ(test::error_of([&] { add.run({.a = a, .b = b, .y = y}); }),
             "[pointwise.run] b: expected [4, 8] f32 cpu, got [4, 7] f32 cpu");
-  EXPECT_EQ(test::error_of([&] { add.run({.a = a, .b = {}, .y = y}); }), "[pointwise.run] b: expected [4, 8] f32 cpu, got not given");
+  EXPECT_EQ(test::error_of([&] { add.run({.a = a, .b = {}, .y = y}); }),
+            "[pointwise.run] b: expected [4, 8] f32 cpu, got not given");
   EXPECT_EQ(test::error_of([&] { PointwisePlan({}, {32}).run({.a = a, .b = a, .y = y}); }),
             "[pointwise.run] b: expected none for this operation, got [4, 8] f32 cpu");
   EXPECT_EQ(test::error_of([&] { PointwisePlan({}, {31}).run({.a = a, .y = y}); }),

@@ -81,39 +81,47 @@ TEST_P(SoftmaxCases, EveryRowAgreesWithTheReference) {
     // y carries the error above into y (dy - sum y dy); the sum has |terms| <= 1.
     const double u = test::unit_roundoff(DType::f32), storage = test::unit_roundoff(d.dtype);
     const double reach = d.log ? 1 + static_cast<double>(sizes.columns) : 2;
-    EXPECT_EQ("", test::compare(dx.values(), dx64.values(), reach * (3 * (static_cast<double>(sizes.columns) + 12) * u + 3 * storage)));
+    EXPECT_EQ("",
+              test::compare(dx.values(), dx64.values(), reach * (3 * (static_cast<double>(sizes.columns) + 12) * u + 3 * storage)));
     EXPECT_TRUE(y.guards_intact() && dx.guards_intact() && scratch.guards_intact());
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, SoftmaxCases, testing::ValuesIn(cases::all("softmax")),
-                         [](const auto& info) { return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : ""); });
+INSTANTIATE_TEST_SUITE_P(Cpu, SoftmaxCases, testing::ValuesIn(cases::all("softmax")), [](const auto& info) {
+  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
+});
 
 constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
 
 /// One row of 40 columns, all 0.5 but some: what comes out, on every row of the table.
-void expect_row(const SoftmaxDescription& d, const std::vector<std::pair<int, double>>& some, double expected_first, const char* what) {
+void expect_row(const SoftmaxDescription& d, const std::vector<std::pair<int, double>>& some, double expected_first,
+                const char* what) {
   SCOPED_TRACE(what);
   for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
     SCOPED_TRACE(row);
     HostTensor x(DType::f32, {1, 40}), y(DType::f32, {1, 40});
     x.fill(0.5);
     for (const auto& [column, value] : some) {
-      if (column < 0) x.fill(value);
-      else x.put(column, value);
+      if (column < 0)
+        x.fill(value);
+      else
+        x.put(column, value);
     }
     const SoftmaxPlan plan(d, {1, 40}, Device::cpu(), {.force = row});
     const test::Scratch scratch(plan.workspace_bytes());
     plan.forward({x, y}, {scratch.data(), scratch.bytes()});
     for (int i = 0; i < 40; ++i) {
-      if (std::isnan(expected_first)) EXPECT_TRUE(std::isnan(y.at(i))) << i;
-      else EXPECT_EQ(y.at(i), expected_first) << i;
+      if (std::isnan(expected_first))
+        EXPECT_TRUE(std::isnan(y.at(i))) << i;
+      else
+        EXPECT_EQ(y.at(i), expected_first) << i;
     }
   }
 }
 
 TEST(Softmax, RowsWithNanAndInfinities_sanitize) {
-  const SoftmaxDescription plain, zero{.masked_row = MaskedRow::zero}, log{.log = true}, log_zero{.log = true, .masked_row = MaskedRow::zero};
+  const SoftmaxDescription plain, zero{.masked_row = MaskedRow::zero}, log{.log = true},
+      log_zero{.log = true, .masked_row = MaskedRow::zero};
   for (const auto& d : {plain, zero, log, log_zero}) {
     expect_row(d, {{7, infinity}}, nan, "one +inf");
     expect_row(d, {{39, infinity}, {3, infinity}}, nan, "two +inf");

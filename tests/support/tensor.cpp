@@ -25,35 +25,60 @@ std::uint64_t seed() {
 
 double read_element(const void* data, DType dtype, std::int64_t i) {
   switch (dtype) {
-    case DType::f32: return static_cast<const float*>(data)[i];
-    case DType::f64: return static_cast<const double*>(data)[i];
-    case DType::f16: return to_float(static_cast<const Half*>(data)[i]);
-    case DType::bf16: return to_float(static_cast<const BFloat16*>(data)[i]);
-    case DType::i32: return static_cast<const std::int32_t*>(data)[i];
-    case DType::i64: return static_cast<double>(static_cast<const std::int64_t*>(data)[i]);
-    case DType::u8: return static_cast<const std::uint8_t*>(data)[i];
+    case DType::f32:
+      return static_cast<const float*>(data)[i];
+    case DType::f64:
+      return static_cast<const double*>(data)[i];
+    case DType::f16:
+      return to_float(static_cast<const Half*>(data)[i]);
+    case DType::bf16:
+      return to_float(static_cast<const BFloat16*>(data)[i]);
+    case DType::i32:
+      return static_cast<const std::int32_t*>(data)[i];
+    case DType::i64:
+      return static_cast<double>(static_cast<const std::int64_t*>(data)[i]);
+    case DType::u8:
+      return static_cast<const std::uint8_t*>(data)[i];
   }
   return 0;
 }
 
 void write_element(void* data, DType dtype, std::int64_t i, double value) {
   switch (dtype) {
-    case DType::f32: static_cast<float*>(data)[i] = static_cast<float>(value); break;
-    case DType::f64: static_cast<double*>(data)[i] = value; break;
-    case DType::f16: static_cast<Half*>(data)[i] = to_half(static_cast<float>(value)); break;
-    case DType::bf16: static_cast<BFloat16*>(data)[i] = to_bfloat16(static_cast<float>(value)); break;
-    case DType::i32: static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value); break;
-    case DType::i64: static_cast<std::int64_t*>(data)[i] = static_cast<std::int64_t>(value); break;
-    case DType::u8: static_cast<std::uint8_t*>(data)[i] = static_cast<std::uint8_t>(value); break;
+    case DType::f32:
+      static_cast<float*>(data)[i] = static_cast<float>(value);
+      break;
+    case DType::f64:
+      static_cast<double*>(data)[i] = value;
+      break;
+    case DType::f16:
+      static_cast<Half*>(data)[i] = to_half(static_cast<float>(value));
+      break;
+    case DType::bf16:
+      static_cast<BFloat16*>(data)[i] = to_bfloat16(static_cast<float>(value));
+      break;
+    case DType::i32:
+      static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
+      break;
+    case DType::i64:
+      static_cast<std::int64_t*>(data)[i] = static_cast<std::int64_t>(value);
+      break;
+    case DType::u8:
+      static_cast<std::uint8_t*>(data)[i] = static_cast<std::uint8_t>(value);
+      break;
   }
 }
 
 double unit_roundoff(DType dtype) {
   switch (dtype) {
-    case DType::f16: return 0x1p-11;
-    case DType::bf16: return 0x1p-8;
-    case DType::f64: return 0x1p-53;
-    default: return 0x1p-24;
+    case DType::f16:
+      return 0x1p-11;
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::f64:
+      return 0x1p-53;
+    default:
+      return 0x1p-24;
   }
 }
 
@@ -66,7 +91,8 @@ HostTensor::HostTensor(DType dtype, std::vector<std::int64_t> shape, std::int64_
   } else {
     allocated_ = view_.elements();
   }
-  memory_ = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(allocated_) * size_of(dtype) + 2 * guard_bytes, guard_value);
+  memory_ = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(allocated_) * size_of(dtype) + 2 * guard_bytes,
+                                                     guard_value);
   view_.data = memory_->data() + guard_bytes;
   poison();
 }
@@ -131,7 +157,8 @@ bool HostTensor::guards_intact() const {
 }
 
 Scratch::Scratch(std::size_t bytes) : bytes_(bytes) {
-  memory_ = std::make_shared<std::vector<std::byte>>(bytes + 64 + guard_bytes, std::byte{0xFF});  // all ones is a NaN in every float
+  memory_ =
+      std::make_shared<std::vector<std::byte>>(bytes + 64 + guard_bytes, std::byte{0xFF});  // all ones is a NaN in every float
   const auto address = reinterpret_cast<std::uintptr_t>(memory_->data());
   aligned_ = reinterpret_cast<void*>((address + 63) / 64 * 64);
   std::memset(static_cast<std::byte*>(aligned_) + bytes, static_cast<int>(guard_value),
@@ -145,7 +172,8 @@ bool Scratch::guards_intact() const {
 }
 
 std::string compare(const std::vector<double>& actual, const std::vector<double>& expected, const std::vector<double>& bound) {
-  if (actual.size() != expected.size()) return "sizes differ: " + std::to_string(actual.size()) + " and " + std::to_string(expected.size());
+  if (actual.size() != expected.size())
+    return "sizes differ: " + std::to_string(actual.size()) + " and " + std::to_string(expected.size());
   std::size_t failed = 0, worst = 0;
   double worst_excess = -1;
   for (std::size_t i = 0; i < actual.size(); ++i) {
@@ -160,8 +188,8 @@ std::string compare(const std::vector<double>& actual, const std::vector<double>
   if (failed == 0) return "";
   std::ostringstream out;
   out.precision(9);
-  out << failed << " of " << actual.size() << " differ; worst at " << worst << ": expected " << expected[worst] << ", got " << actual[worst]
-      << ", bound " << bound[worst];
+  out << failed << " of " << actual.size() << " differ; worst at " << worst << ": expected " << expected[worst] << ", got "
+      << actual[worst] << ", bound " << bound[worst];
   return out.str();
 }
 

@@ -28,10 +28,10 @@ class HostTensor {
   /// Fills everything, padding included, with NaN (floats) or an absurd value (integers).
   void poison();
   void fill(double value);
-  void uniform(std::uint64_t stream, double low, double high);   // stream numbers keep tensors of a test apart
-  void integers(std::uint64_t stream, int low, int high);        // whole numbers low ... high
-  void set(const std::vector<double>& values);                   // in logical order
-  std::vector<double> values() const;                            // in logical order
+  void uniform(std::uint64_t stream, double low, double high);  // stream numbers keep tensors of a test apart
+  void integers(std::uint64_t stream, int low, int high);       // whole numbers low ... high
+  void set(const std::vector<double>& values);                  // in logical order
+  std::vector<double> values() const;                           // in logical order
   double at(std::int64_t i) const;
   void put(std::int64_t i, double value);
   /// True where the guard bytes and the padding between rows are untouched since poison().

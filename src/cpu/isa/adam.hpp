@@ -8,13 +8,13 @@ namespace everglow {
 
 /// What all elements of a step share.
 struct AdamFactors {
-  float gradient = 1;                  // loss scale and clipping
-  float keep1 = 0, take1 = 1;          // m = keep1 m + take1 g
-  float keep2 = 0, take2 = 1;          // v = keep2 v + take2 g^2
-  float rate = 0;                      // rate / (1 - beta1^t)
-  float root = 1;                      // 1 / sqrt(1 - beta2^t)
+  float gradient = 1;          // loss scale and clipping
+  float keep1 = 0, take1 = 1;  // m = keep1 m + take1 g
+  float keep2 = 0, take2 = 1;  // v = keep2 v + take2 g^2
+  float rate = 0;              // rate / (1 - beta1^t)
+  float root = 1;              // 1 / sqrt(1 - beta2^t)
   float epsilon = 0;
-  float decay = 0;                     // rate · weight decay
+  float decay = 0;  // rate · weight decay
 };
 
 struct AdamPart {

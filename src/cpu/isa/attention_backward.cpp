@@ -78,11 +78,13 @@ void backward(const FlashBackwardBlock& b) {
     if (b.dq.data != nullptr)
       multiply<NV, true>({k.data, k.stride, scratch.ds, width, scratch.dq, width, s.head_dim, keys, started, nullptr});
     if (b.dk.data != nullptr)
-      multiply_wide({scratch.ds, width, q_rows.data, q_rows.stride, b.dk.data + row * b.dk.stride, b.dk.stride, keys, s.queries, true, nullptr},
+      multiply_wide({scratch.ds, width, q_rows.data, q_rows.stride, b.dk.data + row * b.dk.stride, b.dk.stride, keys, s.queries,
+                     true, nullptr},
                     whole_vectors(s.head_dim));
     if (b.dv.data != nullptr && flows)
-      multiply_wide({scratch.p, width, d_o_rows.data, d_o_rows.stride, b.dv.data + row * b.dv.stride, b.dv.stride, keys, s.queries, true,
-                     nullptr}, whole_vectors(s.value_dim));
+      multiply_wide({scratch.p, width, d_o_rows.data, d_o_rows.stride, b.dv.data + row * b.dv.stride, b.dv.stride, keys, s.queries,
+                     true, nullptr},
+                    whole_vectors(s.value_dim));
   }
   if (b.dq.data == nullptr) return;
   float ones[width];
@@ -94,10 +96,14 @@ void backward(const FlashBackwardBlock& b) {
 
 void backward_block(const FlashBackwardBlock& b) {
   const std::int64_t vectors = whole_vectors(b.shape.queries);
-  if (vectors == 1) backward<1>(b);
-  else if (vectors == 2) backward<2>(b);
-  else if (vectors == 3) backward<3>(b);
-  else backward<4>(b);
+  if (vectors == 1)
+    backward<1>(b);
+  else if (vectors == 2)
+    backward<2>(b);
+  else if (vectors == 3)
+    backward<3>(b);
+  else
+    backward<4>(b);
 }
 
 }  // namespace

@@ -127,10 +127,14 @@ void forward(const FlashForwardBlock& b, std::int64_t step) {
 
 void forward_blocks(const FlashForwardBlock& b, std::int64_t step) {
   const std::int64_t vectors = ((b.shape.queries < step ? b.shape.queries : step) + lanes - 1) / lanes;
-  if (vectors == 1) forward<1>(b, step);
-  else if (vectors == 2) forward<2>(b, step);
-  else if (vectors == 3) forward<3>(b, step);
-  else forward<4>(b, step);
+  if (vectors == 1)
+    forward<1>(b, step);
+  else if (vectors == 2)
+    forward<2>(b, step);
+  else if (vectors == 3)
+    forward<3>(b, step);
+  else
+    forward<4>(b, step);
 }
 
 /// Sums of `lanes` vectors, in the lanes of one.
@@ -189,8 +193,10 @@ void row_mean(const FlashForwardBlock& b, KeyRange keys, float factor, float* o,
   for (int v = 0; v < NV; ++v) {
     if (j < end) even[v] += b.scratch.p[j] * at(row + v * lanes);
     const vfloat value = (even[v] + odd[v]) * factor;
-    if (part > 0) store_part(o + column, value, part);
-    else store(o + column + v * lanes, value);
+    if (part > 0)
+      store_part(o + column, value, part);
+    else
+      store(o + column + v * lanes, value);
   }
 }
 
@@ -203,8 +209,10 @@ void forward_row(const FlashForwardBlock& b, std::int64_t query) {
   for (std::int64_t j = first; j < end; j += lanes) {
     const vfloat score = row_scores(b, b.q.data + query * b.q.stride, j, end);
     top = vmax(top, score);
-    if (j + lanes <= end) store(p + j, score);
-    else store_part(p + j, score, static_cast<int>(end - j));
+    if (j + lanes <= end)
+      store(p + j, score);
+    else
+      store_part(p + j, score, static_cast<int>(end - j));
   }
   const float highest = max_lanes(top);
   const vfloat shift = splat(highest == -__builtin_inff() ? 0.0F : highest);
@@ -213,8 +221,10 @@ void forward_row(const FlashForwardBlock& b, std::int64_t query) {
     const int left = static_cast<int>(end - j < lanes ? end - j : lanes);
     const vfloat e = vexp((left == lanes ? load(p + j) : load_part(p + j, left, -__builtin_inff())) - shift);
     sum += e;
-    if (left == lanes) store(p + j, e);
-    else store_part(p + j, e, left);
+    if (left == lanes)
+      store(p + j, e);
+    else
+      store_part(p + j, e, left);
   }
   const float total = sum_lanes(sum), factor = total == 0 ? 0 : 1 / total;
   if (b.lse != nullptr) {
@@ -236,7 +246,7 @@ void forward_rows(const FlashForwardBlock& b) {
 }  // namespace
 
 extern const AttentionForwardKernels attention_forward_kernels;
-const AttentionForwardKernels attention_forward_kernels{lanes, block_queries, block_keys, most_blocks, lanes / 2, forward_blocks,
-                                                         forward_rows};
+const AttentionForwardKernels attention_forward_kernels{lanes,     block_queries,  block_keys,  most_blocks,
+                                                        lanes / 2, forward_blocks, forward_rows};
 
 }  // namespace everglow::EVERGLOW_ISA_NAMESPACE

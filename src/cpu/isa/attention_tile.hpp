@@ -18,7 +18,13 @@ constexpr bool many_registers = lanes == 16;         // 32 of them; else 16
 /// Rows of a register tile of NV vectors: accumulators, one row of B and one broadcast fit in the registers, and there are at
 /// least the 8 accumulators that two multipliers of 4 cycles keep busy.
 template <int NV>
-constexpr int tile_rows = many_registers ? (NV <= 2 ? 12 : NV == 3 ? 8 : 6) : (NV == 1 ? 8 : NV == 2 ? 6 : NV == 3 ? 4 : 3);
+constexpr int tile_rows = many_registers ? (NV <= 2   ? 12
+                                            : NV == 3 ? 8
+                                                      : 6)
+                                         : (NV == 1   ? 8
+                                            : NV == 2 ? 6
+                                            : NV == 3 ? 4
+                                                      : 3);
 constexpr int fewer_rows(int rows) { return rows > 8 ? 8 : rows > 4 ? 4 : rows > 2 ? 2 : 1; }
 
 /// C[m, NV vectors] (+)= A[m, k] · B[k, NV vectors]. A is row-major (lda between rows) or, ATransposed, stored [k, m].
@@ -30,8 +36,8 @@ struct Product {
   float* c;
   std::int64_t ldc;
   std::int64_t m, k;
-  bool accumulate;        // C is added to
-  const float* rescale;   // [NV vectors]: C is multiplied by it before the sum (with accumulate); null: by 1
+  bool accumulate;       // C is added to
+  const float* rescale;  // [NV vectors]: C is multiplied by it before the sum (with accumulate); null: by 1
 };
 
 template <int MR, int NV, bool ATransposed>
@@ -82,10 +88,14 @@ __attribute__((noinline)) void multiply(const Product& p) {
 /// As multiply with any number of vectors in a row of B and C.
 inline void multiply_wide(Product p, std::int64_t vectors) {
   for (; vectors > 0; vectors -= most_vectors, p.b += block_queries, p.c += block_queries) {
-    if (vectors >= 4) multiply<4, false>(p);
-    else if (vectors == 3) multiply<3, false>(p);
-    else if (vectors == 2) multiply<2, false>(p);
-    else multiply<1, false>(p);
+    if (vectors >= 4)
+      multiply<4, false>(p);
+    else if (vectors == 3)
+      multiply<3, false>(p);
+    else if (vectors == 2)
+      multiply<2, false>(p);
+    else
+      multiply<1, false>(p);
   }
 }
 
@@ -133,15 +143,19 @@ inline void load_square(vfloat (&square)[lanes], const FlashRows& rows, std::int
   const bool whole = column + lanes <= width;
 #pragma GCC unroll 16
   for (int i = 0; i < lanes; ++i) {
-    if (first + i >= count) square[i] = vfloat{};
-    else if (whole) square[i] = load(p + i * rows.stride);
-    else square[i] = load_part(p + i * rows.stride, static_cast<int>(width - column));
+    if (first + i >= count)
+      square[i] = vfloat{};
+    else if (whole)
+      square[i] = load(p + i * rows.stride);
+    else
+      square[i] = load_part(p + i * rows.stride, static_cast<int>(width - column));
   }
 }
 
 /// to[width, M-vectors of NV] = scale · rows[count, width] transposed; queries beyond count are zeros.
 template <int NV>
-__attribute__((noinline)) void pack_transposed(const FlashRows& rows, std::int64_t count, std::int64_t width, float scale, float* to) {
+__attribute__((noinline)) void pack_transposed(const FlashRows& rows, std::int64_t count, std::int64_t width, float scale,
+                                               float* to) {
   for (int v = 0; v < NV; ++v)
     for (std::int64_t column = 0; column < width; column += lanes) {
       vfloat square[lanes];
@@ -168,8 +182,10 @@ __attribute__((noinline)) void unpack_transposed(const float* from, const float*
       transpose(square);
       float* const out = rows.data + v * lanes * rows.stride + column;
       for (int i = 0; i < here; ++i) {
-        if (kept == lanes) store(out + i * rows.stride, square[i]);
-        else store_part(out + i * rows.stride, square[i], kept);
+        if (kept == lanes)
+          store(out + i * rows.stride, square[i]);
+        else
+          store_part(out + i * rows.stride, square[i], kept);
       }
     }
   }

@@ -80,8 +80,10 @@ inline int vectors_left(std::int64_t columns, std::int64_t c) {
 }
 inline vfloat read(const float* p, int count) { return count == lanes ? load(p) : load_part(p, count); }
 inline void write(float* p, vfloat value, int count) {
-  if (count == lanes) store(p, value);
-  else store_part(p, value, count);
+  if (count == lanes)
+    store(p, value);
+  else
+    store_part(p, value, count);
 }
 
 template <class Function>
@@ -108,21 +110,31 @@ void gradient_with(const ActivationBlock& t) {
 
 void activate(const ActivationBlock& t) {
   switch (t.kind) {
-    case ActivationKind::none: return activate_with<None>(t);
-    case ActivationKind::relu: return activate_with<Relu>(t);
-    case ActivationKind::gelu_tanh: return activate_with<GeluTanh>(t);
-    case ActivationKind::gelu_erf: return activate_with<GeluErf>(t);
-    case ActivationKind::silu: return activate_with<Silu>(t);
+    case ActivationKind::none:
+      return activate_with<None>(t);
+    case ActivationKind::relu:
+      return activate_with<Relu>(t);
+    case ActivationKind::gelu_tanh:
+      return activate_with<GeluTanh>(t);
+    case ActivationKind::gelu_erf:
+      return activate_with<GeluErf>(t);
+    case ActivationKind::silu:
+      return activate_with<Silu>(t);
   }
 }
 
 void gradient(const ActivationBlock& t) {
   switch (t.kind) {
-    case ActivationKind::none: return gradient_with<None, false>(t);
-    case ActivationKind::relu: return gradient_with<Relu, true>(t);
-    case ActivationKind::gelu_tanh: return gradient_with<GeluTanh, true>(t);
-    case ActivationKind::gelu_erf: return gradient_with<GeluErf, true>(t);
-    case ActivationKind::silu: return gradient_with<Silu, true>(t);
+    case ActivationKind::none:
+      return gradient_with<None, false>(t);
+    case ActivationKind::relu:
+      return gradient_with<Relu, true>(t);
+    case ActivationKind::gelu_tanh:
+      return gradient_with<GeluTanh, true>(t);
+    case ActivationKind::gelu_erf:
+      return gradient_with<GeluErf, true>(t);
+    case ActivationKind::silu:
+      return gradient_with<Silu, true>(t);
   }
 }
 

@@ -8,9 +8,9 @@ namespace everglow {
 
 /// What the loss needs to know of a row of logits.
 struct LogitStatistics {
-  float top = 0;              // the largest
-  float sum = 0;              // of the logits themselves
-  float sum_exponentials = 0; // of e^(z - top)
+  float top = 0;               // the largest
+  float sum = 0;               // of the logits themselves
+  float sum_exponentials = 0;  // of e^(z - top)
 };
 
 inline constexpr int loss_chunk = 8;  // rows whose gradients are written together

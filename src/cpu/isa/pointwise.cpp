@@ -84,8 +84,7 @@ void visit_activation(ActivationKernel activation, const F& f) {
                  return 0.5F * (1.0F + t) + 0.5F * z * (1.0F - t * t) * root_two_over_pi * (1.0F + 3.0F * 0.044715F * z * z);
                });
     case ActivationKernel::gelu_erf:
-      return f([](vfloat z) { return z * normal(z); },
-               [](vfloat z) { return normal(z) + z * vexp(-0.5F * z * z) * 0.398942280F; });
+      return f([](vfloat z) { return z * normal(z); }, [](vfloat z) { return normal(z) + z * vexp(-0.5F * z * z) * 0.398942280F; });
     case ActivationKernel::silu:
       return f([](vfloat z) { return z * vsigmoid(z); },
                [](vfloat z) {
@@ -111,9 +110,7 @@ void activation(const PointwiseOperands& o, ActivationKernel kernel) {
   visit_activation(kernel, [&](const auto& value, const auto&) { map(o, value); });
 }
 void activation_gradient(const PointwiseOperands& o, ActivationKernel kernel) {
-  visit_activation(kernel, [&](const auto&, const auto& slope) {
-    map_two(o, [&](vfloat a, vfloat b) { return b * slope(a); });
-  });
+  visit_activation(kernel, [&](const auto&, const auto& slope) { map_two(o, [&](vfloat a, vfloat b) { return b * slope(a); }); });
 }
 
 void dropout(const PointwiseOperands& o, const std::uint32_t* words, std::uint32_t threshold, float scale) {

@@ -54,8 +54,10 @@ void quotients(const float* x, float* y, std::int64_t n, SoftmaxPart row) {
   if (i < n) store_part(y + i, value(load_part(x + i, static_cast<int>(n - i))), static_cast<int>(n - i));
 }
 void quotient(const float* x, float* y, std::int64_t n, SoftmaxPart row, bool log) {
-  if (log) quotients<true>(x, y, n, row);
-  else quotients<false>(x, y, n, row);
+  if (log)
+    quotients<true>(x, y, n, row);
+  else
+    quotients<false>(x, y, n, row);
 }
 
 template <bool Log>
@@ -85,8 +87,10 @@ void gradients(const float* y, const float* dy, float* dx, std::int64_t n, float
   store_part(dx + i, value(load_part(y + i, left), load_part(dy + i, left)), left);
 }
 void gradient(const float* y, const float* dy, float* dx, std::int64_t n, float sum, bool log) {
-  if (log) gradients<true>(y, dy, dx, n, sum);
-  else gradients<false>(y, dy, dx, n, sum);
+  if (log)
+    gradients<true>(y, dy, dx, n, sum);
+  else
+    gradients<false>(y, dy, dx, n, sum);
 }
 
 }  // namespace

@@ -51,8 +51,10 @@ void tile(const PackedProduct& t, const float* a, float* c, std::int64_t column,
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
       float* p = c + r * t.ldc + v * lanes;
-      if (whole || left >= lanes) store(p, sum[r][v]);
-      else if (left > 0) store_part(p, sum[r][v], left);
+      if (whole || left >= lanes)
+        store(p, sum[r][v]);
+      else if (left > 0)
+        store_part(p, sum[r][v], left);
     }
   }
 }
@@ -60,8 +62,10 @@ void tile(const PackedProduct& t, const float* a, float* c, std::int64_t column,
 /// Turns the row count of a panel into a constant. Few rows take more columns at once, so that enough chains are in flight.
 template <int rows, int vectors>
 void tile_of(int count, const PackedProduct& t, const float* a, float* c, std::int64_t column, int columns) {
-  if (count == rows) tile<rows, vectors>(t, a, c, column, columns);
-  else if constexpr (rows > 1) tile_of<rows - 1, vectors>(count, t, a, c, column, columns);
+  if (count == rows)
+    tile<rows, vectors>(t, a, c, column, columns);
+  else if constexpr (rows > 1)
+    tile_of<rows - 1, vectors>(count, t, a, c, column, columns);
 }
 
 template <int rows, int vectors>
@@ -110,8 +114,10 @@ inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevect
 /// Reads `rows` rows of `count` elements each (the rest counts as zero) and turns them: vector l holds element l of every row.
 inline void load_turned(const float* from, std::int64_t stride, int rows, int count, vfloat (&out)[lanes]) {
   for (int r = 0; r < lanes; ++r) {
-    if (r >= rows) out[r] = splat(0.0F);
-    else out[r] = count == lanes ? load(from + r * stride) : load_part(from + r * stride, count);
+    if (r >= rows)
+      out[r] = splat(0.0F);
+    else
+      out[r] = count == lanes ? load(from + r * stride) : load_part(from + r * stride, count);
   }
   // log2(lanes) perfect shuffles of the rows are a transposition.
 #pragma GCC unroll 4
@@ -163,10 +169,11 @@ void pack_a(bool transpose, const float* a, std::int64_t lda, std::int64_t m, st
       const std::int64_t begin = m * i / panels;
       const auto rows = static_cast<int>(m * (i + 1) / panels - begin);
       float* panel = packed + begin * k;
-      if (!transpose) pack_panel_rows(a + begin * lda, lda, rows, k, panel);
+      if (!transpose)
+        pack_panel_rows(a + begin * lda, lda, rows, k, panel);
       else
         pack_panel_columns(a + begin, lda, rows, rows <= lanes && m - begin >= lanes, l, l + few < k ? l + few : k, l + few >= k,
-            panel);
+                           panel);
     }
 }
 
@@ -180,7 +187,7 @@ void pack_turned(const float* b, std::int64_t ldb, std::int64_t k, int columns, 
 }
 
 void pack_b(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed,
-    std::int64_t panel_stride) {
+            std::int64_t panel_stride) {
   const auto place = [packed, panel_stride](std::int64_t column) {
     return packed + column / panel_columns * panel_stride + column % panel_columns;
   };
@@ -198,11 +205,7 @@ void pack_b(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, st
 
 }  // namespace
 
-const GemmKernels gemm_kernels{.rows = max_rows,
-                               .panel_columns = panel_columns,
-                               .slack = lanes,
-                               .pack_a = pack_a,
-                               .pack_b = pack_b,
-                               .multiply = multiply};
+const GemmKernels gemm_kernels{
+    .rows = max_rows, .panel_columns = panel_columns, .slack = lanes, .pack_a = pack_a, .pack_b = pack_b, .multiply = multiply};
 
 }  // namespace everglow::EVERGLOW_ISA_NAMESPACE

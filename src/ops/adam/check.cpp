@@ -14,11 +14,13 @@ void check(const AdamQuery& query) {
   const AdamDescription& d = query.description;
   require(d.beta1 >= 0 && d.beta1 < 1, ErrorCode::invalid_argument, where, "beta1: expected at least 0 and below 1, got ", d.beta1);
   require(d.beta2 >= 0 && d.beta2 < 1, ErrorCode::invalid_argument, where, "beta2: expected at least 0 and below 1, got ", d.beta2);
-  require(d.epsilon >= 0 && std::isfinite(d.epsilon), ErrorCode::invalid_argument, where, "epsilon: expected 0 or more, got ", d.epsilon);
+  require(d.epsilon >= 0 && std::isfinite(d.epsilon), ErrorCode::invalid_argument, where, "epsilon: expected 0 or more, got ",
+          d.epsilon);
   require(d.weight_decay >= 0 && std::isfinite(d.weight_decay), ErrorCode::invalid_argument, where,
           "weight_decay: expected 0 or more, got ", d.weight_decay);
   require(d.clip >= 0 && std::isfinite(d.clip), ErrorCode::invalid_argument, where, "clip: expected 0 or more, got ", d.clip);
-  require(query.sizes.parameters >= 0, ErrorCode::invalid_argument, where, "parameters: expected 0 or more, got ", query.sizes.parameters);
+  require(query.sizes.parameters >= 0, ErrorCode::invalid_argument, where, "parameters: expected 0 or more, got ",
+          query.sizes.parameters);
   require(query.sizes.tensors >= 0, ErrorCode::invalid_argument, where, "tensors: expected 0 or more, got ", query.sizes.tensors);
 }
 
@@ -45,8 +47,8 @@ class Extents {
     const Extent* written_reach = nullptr;  // the same among the written ones
     for (const Extent& e : extents_) {
       const Extent* other = e.written ? reach : written_reach;
-      require(other == nullptr || other->end <= e.begin, ErrorCode::invalid_argument, where, e.name, ": expected memory apart from ",
-              other == nullptr ? std::string() : other->name, ", got an overlap");
+      require(other == nullptr || other->end <= e.begin, ErrorCode::invalid_argument, where, e.name,
+              ": expected memory apart from ", other == nullptr ? std::string() : other->name, ", got an overlap");
       if (reach == nullptr || e.end > reach->end) reach = &e;
       if (e.written && (written_reach == nullptr || e.end > written_reach->end)) written_reach = &e;
     }
@@ -58,8 +60,8 @@ class Extents {
 
 void check_tensor(std::string_view where, std::string_view argument, const ConstTensorView& view, const ConstTensorView& parameter,
                   DType dtype) {
-  require_tensor(where, argument, view, std::span(parameter.shape.data(), static_cast<std::size_t>(std::max(parameter.rank, 0))), dtype,
-                 parameter.device);
+  require_tensor(where, argument, view, std::span(parameter.shape.data(), static_cast<std::size_t>(std::max(parameter.rank, 0))),
+                 dtype, parameter.device);
   require(view.dense(), ErrorCode::invalid_argument, where, argument, ": expected a dense tensor, got gaps in ", to_string(view));
 }
 
@@ -82,7 +84,8 @@ void check(const AdamQuery& query, const AdamStep& t) {
     check_tensor(where, named("gradient"), a.gradient, a.parameter, DType::f32);
     check_tensor(where, named("m"), a.m, a.parameter, DType::f32);
     check_tensor(where, named("v"), a.v, a.parameter, DType::f32);
-    if (a.copy.given()) check_tensor(where, named("copy"), a.copy, a.parameter, a.copy.dtype == DType::f16 ? DType::f16 : DType::bf16);
+    if (a.copy.given())
+      check_tensor(where, named("copy"), a.copy, a.parameter, a.copy.dtype == DType::f16 ? DType::f16 : DType::bf16);
     parameters += a.parameter.elements();
     extents.add(a.parameter, true, named("parameter"));
     extents.add(a.gradient, false, named("gradient"));

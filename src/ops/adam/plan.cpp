@@ -14,7 +14,8 @@ struct AdamPlan::Impl {
 
 AdamPlan::AdamPlan(const AdamDescription& description, const AdamSizes& sizes, const DeviceDescription& device,
                    const PlanOptions& options) {
-  auto impl = std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
+  auto impl =
+      std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
   adam::check(impl->query);
   const auto choice = choose("adam", adam_table(device.device.kind), impl->query);
   impl->row = choice.row;

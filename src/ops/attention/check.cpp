@@ -35,8 +35,8 @@ AttentionDescription check(const AttentionQuery& query) {
   require_at_least("heads", d.heads, 1);
   require_at_least("kv_heads", d.kv_heads, 0);
   if (d.kv_heads == 0) d.kv_heads = d.heads;
-  require(d.heads % d.kv_heads == 0, ErrorCode::invalid_argument, plan_name, "kv_heads: expected a divisor of ", d.heads, " heads, got ",
-          d.kv_heads);
+  require(d.heads % d.kv_heads == 0, ErrorCode::invalid_argument, plan_name, "kv_heads: expected a divisor of ", d.heads,
+          " heads, got ", d.kv_heads);
   require_at_least("head_dim", d.head_dim, 1);
   require_at_least("value_dim", d.value_dim, 0);
   if (d.value_dim == 0) d.value_dim = d.head_dim;
@@ -44,8 +44,8 @@ AttentionDescription check(const AttentionQuery& query) {
   if (d.scale == 0) d.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d.head_dim)));
   require(std::isfinite(d.softcap) && d.softcap >= 0, ErrorCode::invalid_argument, plan_name,
           "softcap: expected 0 or a positive number, got ", d.softcap);
-  require(d.dropout >= 0 && d.dropout < 1, ErrorCode::invalid_argument, plan_name, "dropout: expected 0 or more and less than 1, got ",
-          d.dropout);
+  require(d.dropout >= 0 && d.dropout < 1, ErrorCode::invalid_argument, plan_name,
+          "dropout: expected 0 or more and less than 1, got ", d.dropout);
   require_at_least("window_left", d.window_left, -1);
   require_at_least("window_right", d.window_right, -1);
   check_sizes(query);
@@ -83,15 +83,15 @@ void check_written(std::string_view where, std::span<const Named> written, std::
 void check_lengths(std::string_view where, std::string_view argument, const ConstTensorView& lengths, std::int64_t limit) {
   for (std::int64_t b = 0; b < lengths.size(0); ++b) {
     const std::int64_t length = length_at(lengths, b, 0);
-    require(length >= 0 && length <= limit, ErrorCode::invalid_argument, where, argument, ": expected 0 to ", limit, " in row ", b, ", got ",
-            length);
+    require(length >= 0 && length <= limit, ErrorCode::invalid_argument, where, argument, ": expected 0 to ", limit, " in row ", b,
+            ", got ", length);
   }
 }
 
 /// A view that the description does not announce must not come.
 void require_absent(std::string_view where, std::string_view argument, const ConstTensorView& view) {
-  require(!view.given(), ErrorCode::invalid_argument, where, argument, ": expected none, since the description has no ", argument, ", got ",
-          to_string(view));
+  require(!view.given(), ErrorCode::invalid_argument, where, argument, ": expected none, since the description has no ", argument,
+          ", got ", to_string(view));
 }
 
 /// What forward and backward have in common. `Tensors` is an AttentionForward or an AttentionBackward.
@@ -171,8 +171,13 @@ void check(const AttentionQuery& query, const AttentionForward& t) {
   checks.tensor("o", t.o, {checks.batch, checks.queries, d.heads, d.value_dim});
   if (d.training || t.lse.given()) checks.statistic("lse", t.lse);
   const Named written[] = {{"o", t.o}, {"lse", t.lse}};
-  const Named given[] = {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"query_lengths", t.query_lengths}, {"key_lengths", t.key_lengths},
-                         {"alibi_slopes", t.alibi_slopes}, {"bias", t.bias}};
+  const Named given[] = {{"q", t.q},
+                         {"k", t.k},
+                         {"v", t.v},
+                         {"query_lengths", t.query_lengths},
+                         {"key_lengths", t.key_lengths},
+                         {"alibi_slopes", t.alibi_slopes},
+                         {"bias", t.bias}};
   check_written(where, written, given);
 }
 
@@ -196,8 +201,16 @@ void check(const AttentionQuery& query, const AttentionBackward& t) {
             "dbias: expected the shape of bias, got ", to_string(t.dbias));
   }
   const Named written[] = {{"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}, {"dbias", t.dbias}};
-  const Named given[] = {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"o", t.o}, {"lse", t.lse}, {"d_o", t.d_o}, {"dlse", t.dlse},
-                         {"query_lengths", t.query_lengths}, {"key_lengths", t.key_lengths}, {"alibi_slopes", t.alibi_slopes},
+  const Named given[] = {{"q", t.q},
+                         {"k", t.k},
+                         {"v", t.v},
+                         {"o", t.o},
+                         {"lse", t.lse},
+                         {"d_o", t.d_o},
+                         {"dlse", t.dlse},
+                         {"query_lengths", t.query_lengths},
+                         {"key_lengths", t.key_lengths},
+                         {"alibi_slopes", t.alibi_slopes},
                          {"bias", t.bias}};
   check_written(where, written, given);
 }

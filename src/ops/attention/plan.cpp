@@ -33,7 +33,8 @@ std::vector<ExplanationGemm> products(const AttentionQuery& query) {
 
 AttentionPlan::AttentionPlan(const AttentionDescription& description, const AttentionSizes& sizes, const DeviceDescription& device,
                              const PlanOptions& options) {
-  auto impl = std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
+  auto impl =
+      std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
   impl->query.description = attention::check(impl->query);
   const auto choice = choose("attention", attention_table(device.device.kind), impl->query);
   impl->row = choice.row;

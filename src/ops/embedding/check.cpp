@@ -24,8 +24,8 @@ namespace {
 /// The indices as a list; at most as many as the plan is made for, each below the vocabulary.
 ConstTensorView check_indices(std::string_view where, const EmbeddingQuery& query, const ConstTensorView& view) {
   const ConstTensorView list = index_list(where, "indices", view, query.device.device);
-  require(list.size(0) <= query.sizes.indices, ErrorCode::invalid_argument, where, "indices: expected at most ", query.sizes.indices,
-          ", got ", list.size(0));
+  require(list.size(0) <= query.sizes.indices, ErrorCode::invalid_argument, where, "indices: expected at most ",
+          query.sizes.indices, ", got ", list.size(0));
   require_indices(where, "indices", list, query.description.vocabulary);
   return list;
 }

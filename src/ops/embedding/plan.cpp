@@ -13,8 +13,9 @@ struct EmbeddingPlan::Impl {
 };
 
 EmbeddingPlan::EmbeddingPlan(const EmbeddingDescription& description, const EmbeddingSizes& sizes, const DeviceDescription& device,
-                         const PlanOptions& options) {
-  auto impl = std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
+                             const PlanOptions& options) {
+  auto impl =
+      std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
   embedding::check(impl->query);
   const auto choice = choose("embedding", embedding_table(device.device.kind), impl->query);
   impl->row = choice.row;

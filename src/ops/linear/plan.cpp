@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-
 namespace everglow {
 
 struct LinearPlan::Impl {
@@ -23,8 +22,7 @@ std::uint64_t packing_key(const LinearQuery& query, std::string_view row) {
   const auto& d = query.description;
   const std::string identity =
       text("linear ", d.inputs, ' ', d.outputs, ' ', name(d.dtype), ' ', static_cast<int>(d.layout), ' ',
-          static_cast<int>(d.activation),
-           ' ', d.training, ' ', query.device.name, ' ', name(query.isa), ' ', row);
+           static_cast<int>(d.activation), ' ', d.training, ' ', query.device.name, ' ', name(query.isa), ' ', row);
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const char c : identity) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
   return hash == 0 ? 1 : hash;
@@ -37,8 +35,10 @@ std::vector<ExplanationGemm> products(const LinearQuery& query) {
   std::vector<ExplanationGemm> out{{"forward", "linear", d.outputs, batch, d.inputs}};
   if (!d.training) return out;
   out.push_back({"activation_gradient", "linear", d.inputs, batch, d.outputs});
-  if (d.layout == LinearLayout::outputs_inputs) out.push_back({"weight_gradient", "linear", d.inputs, d.outputs, batch});
-  else out.push_back({"weight_gradient", "linear", d.outputs, d.inputs, batch});
+  if (d.layout == LinearLayout::outputs_inputs)
+    out.push_back({"weight_gradient", "linear", d.inputs, d.outputs, batch});
+  else
+    out.push_back({"weight_gradient", "linear", d.outputs, d.inputs, batch});
   return out;
 }
 

@@ -15,7 +15,8 @@ void check(const LossQuery& query) {
   require(d.dtype <= DType::f64, ErrorCode::type_mismatch, where, "dtype: expected f32, f16, bf16 or f64, got ", name(d.dtype));
   require(d.inputs >= 0, ErrorCode::invalid_argument, where, "inputs: expected 0 or more, got ", d.inputs);
   require(d.classes >= 0, ErrorCode::invalid_argument, where, "classes: expected 0 or more, got ", d.classes);
-  require(d.smoothing >= 0 && d.smoothing <= 1, ErrorCode::invalid_argument, where, "smoothing: expected 0 ... 1, got ", d.smoothing);
+  require(d.smoothing >= 0 && d.smoothing <= 1, ErrorCode::invalid_argument, where, "smoothing: expected 0 ... 1, got ",
+          d.smoothing);
   require(query.sizes.rows >= 0, ErrorCode::invalid_argument, where, "rows: expected 0 or more, got ", query.sizes.rows);
 }
 
@@ -27,7 +28,8 @@ using Named = std::pair<std::string_view, ConstTensorView>;
 void require_matrix_strides(std::string_view where, std::string_view argument, const ConstTensorView& view) {
   require_unit_stride(where, argument, view);
   require(!view.given() || view.size(0) <= 1 || view.stride(0) >= view.size(1), ErrorCode::invalid_argument, where, argument,
-          ": expected rows at least ", view.given() ? view.size(1) : 0, " elements apart, got stride ", view.given() ? view.stride(0) : 0);
+          ": expected rows at least ", view.given() ? view.size(1) : 0, " elements apart, got stride ",
+          view.given() ? view.stride(0) : 0);
 }
 
 LossForward check_forward(std::string_view where, const LossQuery& query, const LossForward& tensors) {
@@ -44,8 +46,8 @@ LossForward check_forward(std::string_view where, const LossQuery& query, const 
   require_optional(where, "bias", t.bias, {d.classes}, d.dtype, device);
   require_unit_stride(where, "bias", t.bias);
   t.targets = index_list(where, "targets", tensors.targets, device);
-  require(t.targets.size(0) == t.x.size(0), ErrorCode::invalid_argument, where, "targets: expected one for each of the ", t.x.size(0),
-          " rows of x, got ", t.targets.size(0));
+  require(t.targets.size(0) == t.x.size(0), ErrorCode::invalid_argument, where, "targets: expected one for each of the ",
+          t.x.size(0), " rows of x, got ", t.targets.size(0));
   require_indices(where, "targets", t.targets, d.classes, d.ignore_index);
   require_tensor(where, "loss", t.loss, {1}, d.dtype == DType::f64 ? DType::f64 : DType::f32, device);
   require_optional(where, "count", t.count, {1}, DType::f32, device);

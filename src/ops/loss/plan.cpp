@@ -14,7 +14,8 @@ struct LossPlan::Impl {
 
 LossPlan::LossPlan(const LossDescription& description, const LossSizes& sizes, const DeviceDescription& device,
                    const PlanOptions& options) {
-  auto impl = std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
+  auto impl =
+      std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
   loss::check(impl->query);
   const auto choice = choose("loss", loss_table(device.device.kind), impl->query);
   impl->row = choice.row;

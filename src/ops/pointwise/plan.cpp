@@ -15,7 +15,8 @@ struct PointwisePlan::Impl {
 
 PointwisePlan::PointwisePlan(const PointwiseDescription& description, const PointwiseSizes& sizes, const DeviceDescription& device,
                              const PlanOptions& options) {
-  auto impl = std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
+  auto impl =
+      std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
   pointwise::check(impl->query);
   const auto choice = choose("pointwise", pointwise_table(device.device.kind), impl->query);
   impl->row = choice.row;

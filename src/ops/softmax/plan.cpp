@@ -14,7 +14,8 @@ struct SoftmaxPlan::Impl {
 
 SoftmaxPlan::SoftmaxPlan(const SoftmaxDescription& description, const SoftmaxSizes& sizes, const DeviceDescription& device,
                          const PlanOptions& options) {
-  auto impl = std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
+  auto impl =
+      std::make_shared<Impl>(Impl{.query = make_query(description, sizes, device, options), .explanation = {}, .footprint = {}});
   softmax::check(impl->query);
   const auto choice = choose("softmax", softmax_table(device.device.kind), impl->query);
   impl->row = choice.row;

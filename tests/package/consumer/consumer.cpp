@@ -19,6 +19,7 @@ int main() {
   const SoftmaxPlan plan({}, {.rows = 1, .columns = 2});
   const Buffer scratch(plan.workspace_bytes(), Device::cpu());
   plan.forward({.x = x, .y = x}, scratch);
-  std::printf("everglow %s: %.4f %.4f\n", std::string(version()).c_str(), static_cast<double>(values[0]), static_cast<double>(values[1]));
+  std::printf("everglow %s: %.4f %.4f\n", std::string(version()).c_str(), static_cast<double>(values[0]),
+              static_cast<double>(values[1]));
   return count_of_exports() > 0 ? 0 : 1;
 }
