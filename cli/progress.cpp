@@ -63,9 +63,12 @@ std::string validation_line(const gnmt::Progress& p) {
 ProgressPrinter::ProgressPrinter(std::FILE* out) : out_(out), terminal_(isatty(fileno(out)) != 0) {}
 
 void ProgressPrinter::operator()(const gnmt::Progress& progress) {
+  const bool trained = progress.tokens_per_second > 0;
   if (progress.validated) {
     finish();
+    if (!terminal_ && trained) fmt::print(out_, "{}\n", plain_line(progress));
     fmt::print(out_, "{}\n", validation_line(progress));
+    next_line_ = progress.seconds + seconds_between_lines;
   } else if (terminal_) {
     // Back to the first column, the line, and the rest of the old line erased.
     fmt::print(out_, "\r{}\x1b[K", bar_line(progress, columns_of(out_)));
