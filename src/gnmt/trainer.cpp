@@ -139,6 +139,7 @@ class Trainer {
     open();
     bool stopped = false;
     while (!stopped && !finished()) stopped = epoch();
+    if (choices_.empty()) remember_choices();
     if (stopped || state_.validated_step == state_.step)
       save(last_);
     else
@@ -259,6 +260,7 @@ class Trainer {
   /// Measures on the validation part, keeps the best, and saves.
   void validate() {
     Progress p = progress();
+    remember_choices();
     LossSum sum;
     for (const Batch& batch : valid_) {
       const LossSum part = model_->evaluate(batch);
@@ -291,9 +293,14 @@ class Trainer {
     return std::tuple(now, -p.valid_loss) > std::tuple(was, -state_.best_loss);
   }
 
-  void save(const std::string& file) {
+  /// What the last training batch ran; a validation would leave the rows of decoding.
+  void remember_choices() {
+    choices_ = model_->choices();
     state_.kernels.clear();
-    for (const LayerChoice& choice : model_->choices()) state_.kernels.emplace_back(choice.layer, choice.explanation.kernel);
+    for (const LayerChoice& choice : choices_) state_.kernels.emplace_back(choice.layer, choice.explanation.kernel);
+  }
+
+  void save(const std::string& file) {
     save_checkpoint(file, *model_, *tokenizer_, state_);
   }
 
@@ -304,7 +311,7 @@ class Trainer {
     result.seconds = state_.seconds;
     result.tokens = state_.tokens;
     result.interrupted = stopped;
-    result.choices = model_->choices();
+    result.choices = choices_;
     if (stopped || data_.test.empty()) return result;
     Checkpoint(best_).restore(*model_);
     const Score found = score(*model_, *tokenizer_, data_.test, options_.beam);
@@ -324,6 +331,7 @@ class Trainer {
   std::optional<Model> model_;
   std::vector<Example> train_;
   std::vector<Batch> valid_;
+  std::vector<LayerChoice> choices_;
   std::int64_t batches_ = 0;  // of the epoch that is running
   double seconds_before_ = 0, part_before_ = 0;
   Clock::time_point begin_ = Clock::now();

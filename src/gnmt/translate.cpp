@@ -92,16 +92,16 @@ class Sentence {
   std::vector<Link> links_;
   std::vector<Hypothesis> previous_;
   Hypothesis finished_;  // the best one; its score is the normalised one
-  std::int64_t finished_count_ = 0;
+  bool ended_ = false;   // there is one
   bool done_ = false;
 };
 
 double length_penalty(std::int64_t length, double alpha) { return std::pow((5 + static_cast<double>(length)) / 6, alpha); }
 
 void Sentence::finish(const Candidate& candidate, double penalty) {
-  ++finished_count_;
   const double score = candidate.score / penalty;
-  if (finished_count_ == 1 || score > finished_.score) finished_ = {score, previous_[static_cast<std::size_t>(candidate.row)].last};
+  if (!ended_ || score > finished_.score) finished_ = {score, previous_[static_cast<std::size_t>(candidate.row)].last};
+  ended_ = true;
 }
 
 void Sentence::keep(const Candidate& candidate) {
@@ -136,10 +136,11 @@ void Sentence::advance(const float* log_probabilities, std::int64_t vocabulary, 
       finish(candidate, penalty);
   }
   ++pieces_;
-  // A live hypothesis only loses by growing; the largest penalty is the best it can hope for.
+  // A live hypothesis only loses by growing; the largest penalty is the best it can hope for. The search ends when none can win any
+  // more, not when `beam` hypotheses have ended: unlikely short ones end first, and would stop the likely long one.
   const double hope =
       live.empty() ? impossible : live[0].score / length_penalty(most_pieces_ + 1, std::max(options.length_penalty, 0.0));
-  done_ = live.empty() || finished_count_ >= static_cast<std::int64_t>(beam) || (finished_count_ > 0 && finished_.score >= hope);
+  done_ = live.empty() || (ended_ && finished_.score >= hope);
   while (live.size() < beam) live.push_back({}), parents.push_back(0), tokens.push_back(eos_id);  // rows that no hypothesis uses
 }
 

@@ -158,6 +158,22 @@ TEST(Translate, NoSourcesNoResults) {
   EXPECT_EQ(search(model, blank, {}), blank);
 }
 
+TEST(Translate, EndsThatComeEarlyDoNotStopABetterLongerTarget) {
+  // Every step has the same distribution: piece 4 is likely and the end is always second, so two short hypotheses end at once. With
+  // alpha 1 the mean a piece counts, and the longest target is best.
+  Model model({.hidden = 4, .layers = 1, .vocabulary = 6}, Device::cpu(), {});
+  for (const Parameter& parameter : model.parameters()) {
+    auto* const values = static_cast<float*>(parameter.value.data);
+    std::fill_n(values, parameter.value.elements(), 0.0F);
+    if (parameter.name != "classifier.bias") continue;
+    std::fill_n(values, 6, -20.0F);
+    values[4] = 0, values[eos_id] = -3;
+  }
+  const int lengths[] = {3};
+  const std::vector<Pieces> found = search(model, some_sources(6, lengths), {.beam = 2, .length_penalty = 1, .max_length = 20});
+  EXPECT_EQ(found.at(0), Pieces(20, 4));
+}
+
 TEST(Translate, NotANumberEndsTheSearch) {
   Model model = lively(2, 11, std::nan(""), 1);
   const int lengths[] = {2, 3};
