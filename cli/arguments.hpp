@@ -1,8 +1,8 @@
 // Checks of arguments whose message says which argument, what is allowed, and an example.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -25,8 +25,8 @@ struct Allowed {
 
 inline CLI::Validator allowed(Allowed range) {
   const std::string kind = range.whole ? "a whole number" : "a number";
-  const std::string bounds = range.most == unlimited ? fmt::format("of at least {}", range.least)
-                                                     : fmt::format("from {} to {}", range.least, range.most);
+  const std::string bounds =
+      range.most == unlimited ? fmt::format("of at least {}", range.least) : fmt::format("from {} to {}", range.least, range.most);
   const auto check = [=](const std::string& text) -> std::string {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

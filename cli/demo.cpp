@@ -24,7 +24,8 @@ class Folder {
  public:
   explicit Folder(const std::string& given)
       : temporary_(given.empty()),
-        path_(temporary_ ? std::filesystem::temp_directory_path() / fmt::format("everglow-demo-{}", getpid()) : std::filesystem::path(given)) {}
+        path_(temporary_ ? std::filesystem::temp_directory_path() / fmt::format("everglow-demo-{}", getpid())
+                         : std::filesystem::path(given)) {}
   ~Folder() {
     std::error_code ignored;
     if (temporary_) std::filesystem::remove_all(path_, ignored);
@@ -106,7 +107,10 @@ int demo(gnmt::TrainOptions options, const std::string& out) {
   const Interrupt interrupt;
   const gnmt::TrainResult result = gnmt::train(options, data, std::ref(printer), [] { return Interrupt::came(); });
   printer.finish();
-  if (result.interrupted) return Interrupt::status();
+  if (result.interrupted) {
+    fmt::print("stopped before the end\n");
+    return Interrupt::status();
+  }
   fmt::print("trained {} steps, {} tokens in {}\n", grouped(result.steps), grouped(result.tokens), clock_text(result.seconds));
 
   gnmt::LoadedModel loaded = gnmt::load_model(folder.path(), options.device, options.plan);
@@ -130,7 +134,9 @@ void add_demo(CLI::App& tool, int& status) {
   const auto out = std::make_shared<std::string>();
   app.footer("everglow demo --threads 2");
   app.add_option("--out", *out, "Keep the checkpoints in this folder; by default they are removed at the end")->type_name("DIR");
-  app.add_option("--seed", options->seed, "Seed of numbers, weights, order and dropout (1)")->type_name("N")->check(whole(0, "1", 9e15));
+  app.add_option("--seed", options->seed, "Seed of numbers, weights, order and dropout (1)")
+      ->type_name("N")
+      ->check(whole(0, "1", 9e15));
   app.add_option("--steps", options->steps, "Most optimiser steps")->type_name("N")->check(whole(1, "2000"));
   app.add_option("--threads", options->plan.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
       ->type_name("N")

@@ -79,7 +79,8 @@ std::string attention_picture(const std::vector<std::vector<double>>& weights, s
   std::string out = fits ? across(source, widths, margin) : downwards(source, margin);
   for (std::size_t t = 0; t < std::min(weights.size(), target.size()); ++t) {
     out.append(margin - width_of(target[t]), ' ').append(target[t]);
-    for (std::size_t s = 0; s < std::min(weights[t].size(), widths.size()); ++s) out.append(" ").append(repeat(shade(weights[t][s]), widths[s]));
+    for (std::size_t s = 0; s < std::min(weights[t].size(), widths.size()); ++s)
+      out.append(" ").append(repeat(shade(weights[t][s]), widths[s]));
     out += '\n';
   }
   return out.append(margin, ' ').append(" (█ at least 0.7, ▓ 0.4, ▒ 0.2, ░ 0.05, · less)\n");

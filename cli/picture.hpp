@@ -1,4 +1,5 @@
-// Draws attention as text: one row for each piece of the translation, one column for each piece of the source, shaded blocks between.
+// Draws attention as text: one row for each piece of the translation, one column for each piece of the source, shaded blocks
+// between.
 #pragma once
 
 #include <span>

@@ -36,9 +36,9 @@ std::string grouped(std::int64_t n) {
 
 std::string bar_line(const gnmt::Progress& p, int columns) {
   const std::string head = fmt::format("epoch {} {:3.0f} % ", p.epoch, 100 * p.part);
-  const std::string tail = fmt::format(" loss {:.3f}  {} tok/s  padding {:.0f} %  norm {:.2f}  {} left", p.loss,
-                                       grouped(std::llround(p.tokens_per_second)), 100 * p.padding, p.gradient_norm,
-                                       clock_text(p.seconds_left));
+  const std::string tail =
+      fmt::format(" loss {:.3f}  {} tok/s  padding {:.0f} %  norm {:.2f}  {} left", p.loss,
+                  grouped(std::llround(p.tokens_per_second)), 100 * p.padding, p.gradient_norm, clock_text(p.seconds_left));
   const int room = columns - 1 - static_cast<int>(head.size() + tail.size());
   std::string bar;
   if (room >= 4) {
@@ -50,14 +50,14 @@ std::string bar_line(const gnmt::Progress& p, int columns) {
 }
 
 std::string plain_line(const gnmt::Progress& p) {
-  return fmt::format("epoch {} step {} ({:.0f} %): loss {:.3f}, {} tok/s, padding {:.0f} %, norm {:.2f}, rate {:.2g}, {} left", p.epoch,
-                     p.step, 100 * p.part, p.loss, grouped(std::llround(p.tokens_per_second)), 100 * p.padding, p.gradient_norm,
-                     p.learning_rate, clock_text(p.seconds_left));
+  return fmt::format("epoch {} step {} ({:.0f} %): loss {:.3f}, {} tok/s, padding {:.0f} %, norm {:.2f}, rate {:.2g}, {} left",
+                     p.epoch, p.step, 100 * p.part, p.loss, grouped(std::llround(p.tokens_per_second)), 100 * p.padding,
+                     p.gradient_norm, p.learning_rate, clock_text(p.seconds_left));
 }
 
 std::string validation_line(const gnmt::Progress& p) {
-  return fmt::format("step {} after {}: validation loss {:.3f}, BLEU {:.2f}, exact {:.1f} %", p.step, clock_text(p.seconds), p.valid_loss,
-                     p.valid_bleu, p.valid_exact);
+  return fmt::format("step {} after {}: validation loss {:.3f}, BLEU {:.2f}, exact {:.1f} %", p.step, clock_text(p.seconds),
+                     p.valid_loss, p.valid_bleu, p.valid_exact);
 }
 
 ProgressPrinter::ProgressPrinter(std::FILE* out) : out_(out), terminal_(isatty(fileno(out)) != 0) {}

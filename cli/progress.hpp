@@ -26,8 +26,8 @@ class ProgressPrinter {
  private:
   std::FILE* out_;
   bool terminal_;
-  bool open_ = false;             // the bar stands on the current line
-  double next_line_ = 0;          // seconds of the run at which the next plain line is due
+  bool open_ = false;     // the bar stands on the current line
+  double next_line_ = 0;  // seconds of the run at which the next plain line is due
 };
 
 }  // namespace everglow::cli

@@ -38,7 +38,9 @@ void add_data(CLI::App& app, TrainArguments& a) {
 }
 
 void add_model(CLI::App& app, gnmt::TrainOptions& o) {
-  app.add_option("--layers", o.layers, "Layers of the encoder and of the decoder (2; numbers: 1)")->type_name("N")->check(whole(1, "2", 64));
+  app.add_option("--layers", o.layers, "Layers of the encoder and of the decoder (2; numbers: 1)")
+      ->type_name("N")
+      ->check(whole(1, "2", 64));
   app.add_option("--hidden", o.hidden, "Width of every layer (256; numbers: 128)")->type_name("N")->check(whole(1, "256", 65536));
   app.add_option("--vocab", o.vocabulary, "Pieces of both languages together (8000; numbers: 200)")
       ->type_name("N")
@@ -59,7 +61,8 @@ void add_run(CLI::App& app, gnmt::TrainOptions& o) {
       ->type_name("R")
       ->check(number(1e-12, 10, "0.003"));
   app.add_option("--warmup", o.warmup, "Steps in which the rate rises (200)")->type_name("N")->check(whole(0, "200"));
-  app.add_option("--decay-start", o.decay_start, "Part of the run after which the rate is halved, again at each further tenth (0.6)")
+  app.add_option("--decay-start", o.decay_start,
+                 "Part of the run after which the rate is halved, again at each further tenth (0.6)")
       ->type_name("P")
       ->check(number(0, 1, "0.6"));
   app.add_option("--clip", o.clip, "Largest norm of the gradient; 0: no clipping (5)")->type_name("C")->check(number(0, 1e9, "5"));
@@ -92,17 +95,21 @@ void suit_numbers(const CLI::App& app, gnmt::TrainOptions& o) {
 
 void check_sources(const TrainArguments& a) {
   if (a.train_source.empty() != a.train_target.empty())
-    throw invalid("expected --train-source and --train-target together, got one of them; for example --train-source a.en --train-target a.fr");
+    throw invalid(
+        "expected --train-source and --train-target together, got one of them; for example --train-source a.en --train-target "
+        "a.fr");
   const int given = (a.train.empty() ? 0 : 1) + (a.train_source.empty() ? 0 : 1) + (a.corpus.empty() ? 0 : 1);
   if (given != 1)
-    throw invalid(fmt::format("expected one of --train TSV, --train-source F --train-target F, and --corpus numbers, got {}; for example "
-                              "everglow train --train pairs.tsv --out model",
-                              given == 0 ? "none" : "more than one"));
+    throw invalid(
+        fmt::format("expected one of --train TSV, --train-source F --train-target F, and --corpus numbers, got {}; for example "
+                    "everglow train --train pairs.tsv --out model",
+                    given == 0 ? "none" : "more than one"));
   if (!a.corpus.empty() && (!a.valid.empty() || !a.test.empty()))
     throw invalid("expected no --valid and no --test with --corpus, which brings its own, got one");
   const DType precision = parse_dtype(a.precision);
   if (precision != DType::f32)
-    throw Error(ErrorCode::unsupported, "train", fmt::format("--precision: expected f32, got {}: not served on cpu yet", a.precision));
+    throw Error(ErrorCode::unsupported, "train",
+                fmt::format("--precision: expected f32, got {}: not served on cpu yet", a.precision));
 }
 
 gnmt::TrainData read_data(const TrainArguments& a) {
@@ -124,9 +131,10 @@ int train(const CLI::App& app, TrainArguments a) {
   for (std::vector<gnmt::Pair>* part : {&data.train, &data.valid, &data.test})
     *part = gnmt::at_most_words(std::move(*part), o.max_words);
 
-  fmt::print("{} training pairs, {} of validation, {} of test; {}\n", grouped(std::ssize(data.train)), grouped(std::ssize(data.valid)),
-             grouped(std::ssize(data.test)),
-             std::filesystem::exists(std::filesystem::path(o.out) / "last.safetensors") ? "going on with " + o.out : "starting " + o.out);
+  fmt::print(
+      "{} training pairs, {} of validation, {} of test; {}\n", grouped(std::ssize(data.train)), grouped(std::ssize(data.valid)),
+      grouped(std::ssize(data.test)),
+      std::filesystem::exists(std::filesystem::path(o.out) / "last.safetensors") ? "going on with " + o.out : "starting " + o.out);
   std::fflush(stdout);
   ProgressPrinter printer(stdout);
   const Interrupt interrupt;

@@ -15,7 +15,9 @@ constexpr const char* state_key = "everglow";
 constexpr const char* tokenizer_name = "tokenizer.sentencepiece";
 constexpr const char* step_name = "optimizer.step";
 
-std::string moment_name(const char* moment, const std::string& parameter) { return fmt::format("optimizer.{}.{}", moment, parameter); }
+std::string moment_name(const char* moment, const std::string& parameter) {
+  return fmt::format("optimizer.{}.{}", moment, parameter);
+}
 
 Error damaged(const std::string& file, const std::string& what) { return {ErrorCode::io, "checkpoint", file + ": " + what}; }
 
@@ -90,8 +92,7 @@ std::string to_json(const TrainState& state) {
         {"seconds", state.seconds},
         {"validated_step", state.validated_step}}},
       {"best", {{"step", state.best_step}, {"bleu", state.best_bleu}, {"exact", state.best_exact}, {"loss", state.best_loss}}},
-      {"computed_by",
-       {{"version", state.version}, {"isa", state.isa}, {"threads", state.threads}, {"kernels", state.kernels}}}};
+      {"computed_by", {{"version", state.version}, {"isa", state.isa}, {"threads", state.threads}, {"kernels", state.kernels}}}};
   return json.dump();
 }
 
@@ -123,7 +124,8 @@ void save_checkpoint(const std::string& file, const Model& model, const Tokenize
 Checkpoint::Checkpoint(std::string file) : name_(std::move(file)), file_(name_) {
   const auto found = file_.metadata().find(state_key);
   if (found == file_.metadata().end())
-    throw damaged(name_, fmt::format("expected a checkpoint of everglow, got a safetensors file without \"{}\" in its metadata", state_key));
+    throw damaged(
+        name_, fmt::format("expected a checkpoint of everglow, got a safetensors file without \"{}\" in its metadata", state_key));
   state_ = state_from_json(found->second, name_);
 }
 

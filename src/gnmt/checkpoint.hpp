@@ -1,5 +1,5 @@
-// A checkpoint: one safetensors file with the weights, Adam's moments and counter, the SentencePiece model as bytes, and the state of
-// the run as JSON in the file's metadata. A run that continues from it gives the same bits as one that was never interrupted.
+// A checkpoint: one safetensors file with the weights, Adam's moments and counter, the SentencePiece model as bytes, and the state
+// of the run as JSON in the file's metadata. A run that continues from it gives the same bits as one that was never interrupted.
 #pragma once
 
 #include <everglow/gnmt/model.hpp>

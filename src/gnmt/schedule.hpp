@@ -1,4 +1,5 @@
-// How far a training run has come and which learning rate that gives: pure functions of the step, the part of the run and the clock.
+// How far a training run has come and which learning rate that gives: pure functions of the step, the part of the run and the
+// clock.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +24,15 @@ struct RunLength {
 
 struct RunPosition {
   std::int64_t step = 0;
-  std::int64_t epoch = 0;   // whole epochs done
-  double epoch_part = 0;    // of the epoch that is running, 0 ... 1
-  double seconds = 0;       // spent so far, in all sittings
+  std::int64_t epoch = 0;  // whole epochs done
+  double epoch_part = 0;   // of the epoch that is running, 0 ... 1
+  double seconds = 0;      // spent so far, in all sittings
 };
 
 /// 0 ... 1; 1 where the run is over.
 double part_of_run(const RunLength& length, const RunPosition& position);
-/// Seconds until the run is over, from the pace since `begun_at` (part of the run) `sitting` seconds ago; 0 where nothing is known yet.
+/// Seconds until the run is over, from the pace since `begun_at` (part of the run) `sitting` seconds ago; 0 where nothing is known
+/// yet.
 double seconds_left(const RunLength& length, const RunPosition& position, double begun_at, double sitting);
 
 }  // namespace everglow::gnmt

@@ -57,8 +57,8 @@ void check_options(const TrainOptions& o, const TrainData& data) {
     throw invalid(fmt::format("label_smoothing: expected 0 <= s < 1, got {}", o.label_smoothing));
   if (!(o.learning_rate > 0)) throw invalid(fmt::format("learning_rate: expected more than 0, got {}", o.learning_rate));
   if ((o.steps > 0) + (o.epochs > 0) + (o.minutes > 0) != 1 || o.steps < 0 || o.epochs < 0 || o.minutes < 0)
-    throw invalid(fmt::format("expected exactly one of steps, epochs and minutes to be positive, got {}, {} and {}", o.steps, o.epochs,
-                              o.minutes));
+    throw invalid(fmt::format("expected exactly one of steps, epochs and minutes to be positive, got {}, {} and {}", o.steps,
+                              o.epochs, o.minutes));
   if (data.train.empty()) throw invalid("expected at least one training pair, got none");
 }
 
@@ -66,8 +66,9 @@ void check_options(const TrainOptions& o, const TrainData& data) {
 void check_resume(const TrainState& was, const TrainState& now, const std::string& file) {
   const auto same = [&file](const char* option, auto expected, auto came) {
     if (expected != came)
-      throw Error(ErrorCode::invalid_argument, "train.resume",
-                  fmt::format("{}: expected {} as in {}, got {}; choose another folder to start anew", option, expected, file, came));
+      throw Error(
+          ErrorCode::invalid_argument, "train.resume",
+          fmt::format("{}: expected {} as in {}, got {}; choose another folder to start anew", option, expected, file, came));
   };
   same("layers", was.model.layers, now.model.layers);
   same("hidden", was.model.hidden, now.model.hidden);
@@ -160,7 +161,9 @@ class Trainer {
     const double epoch_part = batches_ > 0 ? static_cast<double>(state_.position) / static_cast<double>(batches_) : 0;
     return {state_.step, state_.epoch, epoch_part, state_.seconds};
   }
-  bool exact_enough() const { return options_.until_exact > 0 && state_.best_step >= 0 && state_.best_exact >= options_.until_exact; }
+  bool exact_enough() const {
+    return options_.until_exact > 0 && state_.best_step >= 0 && state_.best_exact >= options_.until_exact;
+  }
   bool finished() const { return exact_enough() || part_of_run(length(), position()) >= 1; }
 
   void open() {
@@ -184,7 +187,8 @@ class Trainer {
     }
     train_ = encode(*tokenizer_, data_.train);
     const std::vector<Example> valid = encode(*tokenizer_, data_.valid);
-    for (const std::vector<std::int64_t>& batch : make_epoch(valid, options_.batch_tokens, 0)) valid_.push_back(make_batch(valid, batch));
+    for (const std::vector<std::int64_t>& batch : make_epoch(valid, options_.batch_tokens, 0))
+      valid_.push_back(make_batch(valid, batch));
     seconds_before_ = state_.seconds;
     begin_ = Clock::now();
     window_ = {};
@@ -232,9 +236,10 @@ class Trainer {
   }
 
   Error diverged(const char* what) const {
-    return invalid(fmt::format("expected a finite {} in step {}, got infinity or NaN: the run diverged; lower the learning rate ({}) or "
-                               "lengthen the warm-up ({}); {} still holds the last good checkpoint where one was saved",
-                               what, state_.step, options_.learning_rate, options_.warmup, options_.out));
+    return invalid(
+        fmt::format("expected a finite {} in step {}, got infinity or NaN: the run diverged; lower the learning rate ({}) or "
+                    "lengthen the warm-up ({}); {} still holds the last good checkpoint where one was saved",
+                    what, state_.step, options_.learning_rate, options_.warmup, options_.out));
   }
 
   Progress progress() const {
@@ -300,9 +305,7 @@ class Trainer {
     for (const LayerChoice& choice : choices_) state_.kernels.emplace_back(choice.layer, choice.explanation.kernel);
   }
 
-  void save(const std::string& file) {
-    save_checkpoint(file, *model_, *tokenizer_, state_);
-  }
+  void save(const std::string& file) { save_checkpoint(file, *model_, *tokenizer_, state_); }
 
   TrainResult result(bool stopped) {
     TrainResult result;
@@ -344,7 +347,8 @@ std::string checkpoint_in(const std::string& path) {
     const std::filesystem::path file = std::filesystem::path(path) / name;
     if (std::filesystem::exists(file)) return file.string();
   }
-  throw Error(ErrorCode::io, "checkpoint", fmt::format("{}: expected best.safetensors or last.safetensors in this folder, got neither", path));
+  throw Error(ErrorCode::io, "checkpoint",
+              fmt::format("{}: expected best.safetensors or last.safetensors in this folder, got neither", path));
 }
 
 }  // namespace

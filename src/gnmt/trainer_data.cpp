@@ -35,10 +35,11 @@ TrainData split_by_hash(std::vector<Pair> pairs, bool valid, bool test) {
 
 TrainData sample_numbers(const NumberSample& sample) {
   // A hundredth of the numbers each is valid and test: a larger sample of them does not exist or would take for ever to find.
-  if (sample.train < 0 || sample.train > 900'000 || sample.valid < 0 || sample.valid > 5'000 || sample.test < 0 || sample.test > 5'000)
+  if (sample.train < 0 || sample.train > 900'000 || sample.valid < 0 || sample.valid > 5'000 || sample.test < 0 ||
+      sample.test > 5'000)
     throw Error(ErrorCode::invalid_argument, "train.numbers",
-                fmt::format("expected at most 900000 training, 5000 validation and 5000 test numbers, got {}, {} and {}", sample.train,
-                            sample.valid, sample.test));
+                fmt::format("expected at most 900000 training, 5000 validation and 5000 test numbers, got {}, {} and {}",
+                            sample.train, sample.valid, sample.test));
   TrainData data;
   std::unordered_set<std::int64_t> seen;
   const auto take = [&](std::int64_t n) {
@@ -52,7 +53,8 @@ TrainData sample_numbers(const NumberSample& sample) {
     if (split_of(static_cast<std::uint64_t>(n)) == Split::train) take(n);
   std::uint64_t state = sample.seed;
   const auto complete = [&] {
-    return static_cast<std::int64_t>(data.train.size()) == sample.train && static_cast<std::int64_t>(data.valid.size()) == sample.valid &&
+    return static_cast<std::int64_t>(data.train.size()) == sample.train &&
+           static_cast<std::int64_t>(data.valid.size()) == sample.valid &&
            static_cast<std::int64_t>(data.test.size()) == sample.test;
   };
   while (!complete()) take(static_cast<std::int64_t>(next_random(state) % number_limit));

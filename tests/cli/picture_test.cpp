@@ -25,7 +25,9 @@ TEST(Picture, writes_labels_downwards_where_they_do_not_fit) {
   EXPECT_NE(picture.find("     x  t  > \n"), std::string::npos) << picture;
 }
 
-TEST(Picture, of_nothing_is_a_legend_sanitize) { EXPECT_EQ(attention_picture({}, {}, {}), "\n (█ at least 0.7, ▓ 0.4, ▒ 0.2, ░ 0.05, · less)\n"); }
+TEST(Picture, of_nothing_is_a_legend_sanitize) {
+  EXPECT_EQ(attention_picture({}, {}, {}), "\n (█ at least 0.7, ▓ 0.4, ▒ 0.2, ░ 0.05, · less)\n");
+}
 
 TEST(Progress, writes_clocks_and_counts) {
   EXPECT_EQ(clock_text(65.4), "1:05");
@@ -37,7 +39,8 @@ TEST(Progress, writes_clocks_and_counts) {
 
 TEST(Progress, bar_keeps_to_the_width_of_the_terminal) {
   gnmt::Progress p;
-  p.epoch = 3, p.part = 0.5, p.loss = 1.25, p.tokens_per_second = 18432, p.padding = 0.04, p.gradient_norm = 0.5, p.seconds_left = 61;
+  p.epoch = 3, p.part = 0.5, p.loss = 1.25, p.tokens_per_second = 18432, p.padding = 0.04, p.gradient_norm = 0.5,
+  p.seconds_left = 61;
   EXPECT_NE(bar_line(p, 120).find("███████████████░░░░░░░░░░░░░░░"), std::string::npos);
   EXPECT_EQ(bar_line(p, 40).find("█"), std::string::npos);
   EXPECT_NE(plain_line(p).find("18,432 tok/s"), std::string::npos);

@@ -85,9 +85,11 @@ TEST_P(Interrupted, run_goes_on_to_the_same_bits) {
   }
 }
 
-// Before the first step, inside the first epoch, at a validation, just after the epoch's end (6 batches or so), and in the last step.
-INSTANTIATE_TEST_SUITE_P(Trainer, Interrupted, testing::Values(0, 3, 10, 17, 29),
-                         [](const auto& info) { return "after_step_" + std::to_string(info.param) + (info.param == 3 ? "_sanitize" : ""); });
+// Before the first step, inside the first epoch, at a validation, just after the epoch's end (6 batches or so), and in the last
+// step.
+INSTANTIATE_TEST_SUITE_P(Trainer, Interrupted, testing::Values(0, 3, 10, 17, 29), [](const auto& info) {
+  return "after_step_" + std::to_string(info.param) + (info.param == 3 ? "_sanitize" : "");
+});
 
 TEST(Trainer, learns) {
   const test::TemporaryFolder folder;
@@ -154,7 +156,8 @@ TEST(Trainer, names_options_that_a_resume_changed) {
   EXPECT_NE(message([](TrainOptions& o, TrainData&) { o.batch_tokens = 9; }).find("batch_tokens: expected 200"), std::string::npos);
   EXPECT_NE(message([](TrainOptions& o, TrainData&) { o.seed = 2; }).find("seed: expected 1"), std::string::npos);
   EXPECT_NE(message([](TrainOptions&, TrainData& d) { d.train.pop_back(); }).find("count of training pairs"), std::string::npos);
-  EXPECT_NE(message([](TrainOptions&, TrainData& d) { d.train[0].target += "s"; }).find("hash of the training text"), std::string::npos);
+  EXPECT_NE(message([](TrainOptions&, TrainData& d) { d.train[0].target += "s"; }).find("hash of the training text"),
+            std::string::npos);
 }
 
 TEST(Trainer, names_wrong_options_sanitize) {
@@ -189,7 +192,8 @@ TEST(Trainer, loads_the_best_checkpoint_of_a_folder) {
   EXPECT_NE(loaded.state.find("\"best\""), std::string::npos);
   const std::vector<std::string> line{"seven"};
   EXPECT_EQ(translate(loaded.model, loaded.tokenizer, line, {}).size(), 1U);
-  EXPECT_NE(message_of([&] { load_model(folder.file(""), Device::cpu(), {}); }, ErrorCode::io).find("got neither"), std::string::npos);
+  EXPECT_NE(message_of([&] { load_model(folder.file(""), Device::cpu(), {}); }, ErrorCode::io).find("got neither"),
+            std::string::npos);
 }
 
 TEST(Corpora, split_by_hash_keeps_every_pair_once) {

@@ -10,13 +10,13 @@
 namespace everglow::gnmt {
 
 struct TrainOptions {
-  std::string out;                 ///< folder of the checkpoints `last.safetensors` and `best.safetensors`; resumed when it has one
+  std::string out;  ///< folder of the checkpoints `last.safetensors` and `best.safetensors`; resumed when it has one
   std::int64_t layers = 2, hidden = 256, vocabulary = 8000;
   double dropout = 0.2, label_smoothing = 0.1;
   std::int64_t batch_tokens = 1500;
   double learning_rate = 3e-3;
-  std::int64_t warmup = 200;       ///< steps
-  double decay_start = 0.6;        ///< part of the run after which the rate is halved, and again at each further tenth
+  std::int64_t warmup = 200;  ///< steps
+  double decay_start = 0.6;   ///< part of the run after which the rate is halved, and again at each further tenth
   double clip = 5;
   std::int64_t steps = 0, epochs = 0;
   double minutes = 0;              ///< exactly one of steps, epochs, minutes is positive
@@ -25,7 +25,7 @@ struct TrainOptions {
   std::int64_t valid_lines = 500;  ///< lines translated for validation BLEU
   std::int64_t beam = 5;           ///< of the final test
   std::uint64_t seed = 1;
-  std::int64_t max_words = 0;      ///< recorded in the checkpoint
+  std::int64_t max_words = 0;  ///< recorded in the checkpoint
   Device device;
   PlanOptions plan;
 };
@@ -33,20 +33,21 @@ struct TrainOptions {
 /// What a line of progress shows.
 struct Progress {
   std::int64_t epoch = 0, step = 0;
-  double part = 0;                 ///< of the run, 0 ... 1
-  double loss = 0;                 ///< mean a target token since the last report
-  double tokens_per_second = 0;    ///< source + target tokens, EOS included, padding not
-  double padding = 0;              ///< share of positions that are padding
+  double part = 0;               ///< of the run, 0 ... 1
+  double loss = 0;               ///< mean a target token since the last report
+  double tokens_per_second = 0;  ///< source + target tokens, EOS included, padding not
+  double padding = 0;            ///< share of positions that are padding
   double gradient_norm = 0, learning_rate = 0;
   double seconds = 0, seconds_left = 0;
-  bool validated = false;          ///< the next fields are fresh
+  bool validated = false;                                  ///< the next fields are fresh
   double valid_loss = 0, valid_bleu = 0, valid_exact = 0;  ///< nats a token; 0 ... 100; per cent
 };
 
 struct TrainData {
   std::vector<Pair> train, valid, test;
 };
-/// Fills the parts that are wanted from the training pairs, by the hash of the source side (1 % each), and takes them out of training.
+/// Fills the parts that are wanted from the training pairs, by the hash of the source side (1 % each), and takes them out of
+/// training.
 TrainData split_by_hash(std::vector<Pair> pairs, bool valid, bool test);
 /// Numbers of the built-in corpus as words: a random choice by `seed` of each part, and all training numbers below 1000.
 struct NumberSample {
@@ -58,18 +59,19 @@ TrainData sample_numbers(const NumberSample& sample);
 struct TrainResult {
   std::int64_t steps = 0, epochs = 0;
   double seconds = 0;
-  std::int64_t tokens = 0;         ///< source + target tokens trained on
-  bool interrupted = false;        ///< `stop` ended the run: no test was made, the next call goes on
+  std::int64_t tokens = 0;               ///< source + target tokens trained on
+  bool interrupted = false;              ///< `stop` ended the run: no test was made, the next call goes on
   double test_bleu = 0, test_exact = 0;  ///< 13a; per cent
   std::int64_t test_lines = 0;
   std::vector<LayerChoice> choices;  ///< what each layer of the model ran
 };
 
-/// Trains (or resumes), calls `report` about once a second and after each validation, and scores the best checkpoint on the test part.
-/// `stop` is asked before each step; true saves and ends the run as an interrupt does. A run that goes on gives the same bits as one that
-/// was never interrupted; what would change the model or the order of the batches (layers, hidden, vocabulary, batch_tokens, max_words,
-/// seed, training text) must be what the checkpoint has, or an Error(invalid_argument) names it. A longer run is allowed. `best` is the
-/// checkpoint of the highest BLEU, or with until_exact of the most exact lines. Throws Error(invalid_argument) where the loss diverges.
+/// Trains (or resumes), calls `report` about once a second and after each validation, and scores the best checkpoint on the test
+/// part. `stop` is asked before each step; true saves and ends the run as an interrupt does. A run that goes on gives the same bits
+/// as one that was never interrupted; what would change the model or the order of the batches (layers, hidden, vocabulary,
+/// batch_tokens, max_words, seed, training text) must be what the checkpoint has, or an Error(invalid_argument) names it. A longer
+/// run is allowed. `best` is the checkpoint of the highest BLEU, or with until_exact of the most exact lines. Throws
+/// Error(invalid_argument) where the loss diverges.
 TrainResult train(const TrainOptions& options, const TrainData& data, const std::function<void(const Progress&)>& report,
                   const std::function<bool()>& stop = {});
 
