@@ -190,6 +190,19 @@ TEST(Pointwise, NanPassesThroughEveryActivation) {
     }
 }
 
+/// Far from 0 a slope is 0 on the left and 1 on the right, without infinity times 0 on the way.
+TEST(Pointwise, SlopesOfLargeInputsEndInTheirLimits_sanitize) {
+  const std::vector<double> inputs{-3e38, -1e20, -1e10, 1e10, 1e20, 3e38};
+  HostTensor a(DType::f32, {6}), b(DType::f32, {6}), y(DType::f32, {6});
+  a.set(inputs), b.fill(2);
+  for (const auto& row : kernels("pointwise", DeviceKind::cpu))
+    for (const Activation activation : {Activation::relu, Activation::gelu_tanh, Activation::gelu_erf, Activation::silu}) {
+      PointwisePlan({.operation = Pointwise::activation_gradient, .activation = activation}, {6}, Device::cpu(), {.force = row})
+          .run({.a = a, .b = b, .y = y});
+      for (std::int64_t i = 0; i < 6; ++i) EXPECT_EQ(y.at(i), i < 3 ? 0 : 2) << row << ' ' << static_cast<int>(activation);
+    }
+}
+
 TEST(Pointwise, RankSixViewsKeepTheLogicalOrder_sanitize) {
   HostTensor a(DType::f32, {2, 3, 1, 4, 2, 5}), y(DType::f32, {4, 3, 1, 2, 2, 5});
   a.integers(4, -9, 9);

@@ -81,7 +81,8 @@ void visit_activation(ActivationKernel activation, const F& f) {
       return f([](vfloat z) { return 0.5F * z * (1.0F + vtanh(gelu_argument(z))); },
                [](vfloat z) {
                  const vfloat t = vtanh(gelu_argument(z));
-                 return 0.5F * (1.0F + t) + 0.5F * z * (1.0F - t * t) * root_two_over_pi * (1.0F + 3.0F * 0.044715F * z * z);
+                 const vfloat square = vmin(z * z, splat(1e10F));  // 1 - t² is 0 long before; infinity times 0 would be NaN
+                 return 0.5F * (1.0F + t) + 0.5F * z * (1.0F - t * t) * root_two_over_pi * (1.0F + 3.0F * 0.044715F * square);
                });
     case ActivationKernel::gelu_erf:
       return f([](vfloat z) { return z * normal(z); }, [](vfloat z) { return normal(z) + z * vexp(-0.5F * z * z) * 0.398942280F; });
