@@ -100,7 +100,7 @@ struct BasicTensorView {
   /// The part [begin, begin + length) of one dimension; same memory. Throws where it does not fit.
   BasicTensorView narrow(int dim, std::int64_t begin, std::int64_t length) const {
     if (dim < 0) dim += rank;
-    if (dim < 0 || dim >= rank || begin < 0 || length < 0 || begin + length > shape[dim])
+    if (dim < 0 || dim >= rank || begin < 0 || length < 0 || length > shape[dim] - begin)
       throw Error(ErrorCode::invalid_argument, "tensor.narrow", "expected a part that lies inside the view");
     BasicTensorView part = *this;
     if (part.data)
@@ -119,7 +119,7 @@ struct BasicTensorView {
   /// One dimension as two, `outer` x `inner`; keeps strides, so the view may have gaps. Throws where outer * inner differs.
   BasicTensorView split(int dim, std::int64_t outer, std::int64_t inner) const {
     if (dim < 0) dim += rank;
-    if (dim < 0 || dim >= rank || rank >= max_rank || outer * inner != shape[dim])
+    if (dim < 0 || dim >= rank || rank >= max_rank || outer < 0 || inner < 0 || outer * inner != shape[dim])
       throw Error(ErrorCode::invalid_argument, "tensor.split", "expected outer x inner to equal the dimension");
     BasicTensorView other = *this;
     for (int i = rank; i > dim + 1; --i) other.shape[i] = shape[i - 1], other.strides[i] = strides[i - 1];
@@ -128,11 +128,13 @@ struct BasicTensorView {
     other.strides[dim] = inner * strides[dim], other.strides[dim + 1] = strides[dim];
     return other;
   }
-  /// Two dimensions exchanged.
+  /// Two dimensions exchanged. Throws where the view has no such dimension.
   BasicTensorView transposed(int a, int b) const {
     BasicTensorView other = *this;
     if (a < 0) a += rank;
     if (b < 0) b += rank;
+    if (a < 0 || b < 0 || a >= rank || b >= rank)
+      throw Error(ErrorCode::invalid_argument, "tensor.transposed", "expected two dimensions of the view");
     other.shape[a] = shape[b], other.shape[b] = shape[a];
     other.strides[a] = strides[b], other.strides[b] = strides[a];
     return other;

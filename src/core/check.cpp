@@ -16,6 +16,14 @@ std::string expected_text(std::span<const std::int64_t> shape, std::string_view 
   return out + text("] ", dtype, ' ', to_string(device));
 }
 
+void require_sizes(std::string_view where, std::string_view argument, const ConstTensorView& view) {
+  require(view.rank <= max_rank, ErrorCode::invalid_argument, where, argument, ": expected a rank of at most ", max_rank, ", got ",
+          view.rank);
+  for (int i = 0; i < view.rank; ++i)
+    require(view.shape[i] >= 0, ErrorCode::invalid_argument, where, argument, ": expected sizes of at least 0, got ",
+            to_string(view));
+}
+
 bool same_shape(const ConstTensorView& view, std::span<const std::int64_t> shape) {
   if (view.rank != static_cast<int>(shape.size())) return false;
   for (int i = 0; i < view.rank; ++i)
@@ -38,6 +46,7 @@ std::pair<std::uintptr_t, std::uintptr_t> extent(const ConstTensorView& view) {
 template <class Void>
 BasicTensorView<Void> fold_rows(std::string_view where, std::string_view argument, const BasicTensorView<Void>& view) {
   if (!view.given() || view.rank == 2) return view;
+  require_sizes(where, argument, view);
   require(view.rank >= 1, ErrorCode::invalid_argument, where, argument, ": expected at least one dimension, got a scalar");
   std::int64_t rows = 1, stride = view.size(-1);
   for (int i = view.rank - 2; i >= 0; --i) {
@@ -70,6 +79,7 @@ void require_tensor(std::string_view where, std::string_view argument, const Con
   const auto complain = [&](ErrorCode code) {
     throw Error(code, where, text(argument, ": expected ", expected_text(shape, name(dtype), device), ", got ", to_string(view)));
   };
+  require_sizes(where, argument, view);
   if (!view.given() || !same_shape(view, shape)) complain(ErrorCode::invalid_argument);
   if (view.dtype != dtype || view.device != device) complain(ErrorCode::type_mismatch);
   if (view.data == nullptr && view.elements() > 0)
@@ -83,8 +93,24 @@ void require_tensor(std::string_view where, std::string_view argument, const Con
 void require_gradient(std::string_view where, std::string_view argument, const ConstTensorView& view,
                       std::initializer_list<std::int64_t> shape, DType storage, Device device) {
   if (!view.given()) return;
-  require_tensor(where, argument, view, shape, view.dtype == DType::f32 ? DType::f32 : storage, device);
+  const DType dtype = view.dtype == DType::f32 ? DType::f32 : storage;
+  const std::span<const std::int64_t> sizes(shape.begin(), shape.size());
+  if (view.dtype != dtype && storage != DType::f32 && view.rank <= max_rank && same_shape(view, sizes))
+    throw Error(
+        ErrorCode::type_mismatch, where,
+        text(argument, ": expected ", expected_text(sizes, text("f32 or ", name(storage)), device), ", got ", to_string(view)));
+  require_tensor(where, argument, view, sizes, dtype, device);
   require_no_self_overlap(where, argument, view);
+}
+
+void require_countable(std::string_view where, std::string_view arguments, std::initializer_list<std::int64_t> sizes) {
+  constexpr std::int64_t limit = std::int64_t{1} << 56;
+  std::int64_t left = limit;  // dividing it cannot overflow
+  for (const std::int64_t size : sizes) left /= std::max<std::int64_t>(size, 1);
+  if (left > 0) return;
+  std::string came;
+  for (const std::int64_t size : sizes) came += text(came.empty() ? "" : " x ", size);
+  throw Error(ErrorCode::invalid_argument, where, text(arguments, ": expected fewer than 2^56 elements, got ", came));
 }
 
 void require_unit_stride(std::string_view where, std::string_view argument, const ConstTensorView& view) {

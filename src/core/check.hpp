@@ -32,6 +32,8 @@ inline void require_optional(std::string_view where, std::string_view argument, 
 /// As require_optional for a weight gradient, which is f32 or the storage type.
 void require_gradient(std::string_view where, std::string_view argument, const ConstTensorView& view,
                       std::initializer_list<std::int64_t> shape, DType storage, Device device);
+/// Sizes whose product is counted in elements must leave room for every later product below 2^63.
+void require_countable(std::string_view where, std::string_view arguments, std::initializer_list<std::int64_t> sizes);
 /// The last dimension must be contiguous.
 void require_unit_stride(std::string_view where, std::string_view argument, const ConstTensorView& view);
 /// Elements of a tensor that is written must not share memory: |stride| of each dimension covers the ones inside it.

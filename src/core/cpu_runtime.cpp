@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 namespace everglow {
@@ -38,7 +39,10 @@ const DeviceRuntime cpu_runtime{
         [] {
           return BackendStatus{"cpu", true, text(name(chosen_isa()), ", ", default_threads(), " threads")};
         },
-    .allocate = [](std::size_t bytes, int) { return std::aligned_alloc(256, (bytes + 255) / 256 * 256); },
+    .allocate = [](std::size_t bytes, int) -> void* {
+      if (bytes > std::numeric_limits<std::size_t>::max() - 255) return nullptr;  // rounded up it would be 0
+      return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    },
     .release = [](void* memory, int) { std::free(memory); },
     .copy =
         [](const TensorView& to, const ConstTensorView& from, const Stream&) {

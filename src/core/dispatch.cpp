@@ -14,9 +14,9 @@ int default_threads() {
     int count = 0;
     const char* end = wish + std::strlen(wish);
     const auto result = std::from_chars(wish, end, count);
-    if (result.ec != std::errc() || result.ptr != end || count < 1)
+    if (result.ec != std::errc() || result.ptr != end || count < 1 || count > most_threads)
       throw Error(ErrorCode::invalid_argument, "EVERGLOW_THREADS",
-                  text("expected a count of at least 1 (for example EVERGLOW_THREADS=2), got \"", wish, '"'));
+                  text("expected a count of 1 ... ", most_threads, " (for example EVERGLOW_THREADS=2), got \"", wish, '"'));
     return count;
   }();
   return threads;
@@ -37,8 +37,11 @@ void require_known_rows(std::string_view layer, const std::vector<std::string>& 
   };
   if (!options.force.empty()) check(options.force, "force");
   for (const auto& wish : options.exclude) check(wish, "exclude");
-  if (options.threads < 0)
-    throw Error(ErrorCode::invalid_argument, text(layer, ".plan"), text("threads: expected 0 or more, got ", options.threads));
+  const std::string where = text(layer, ".plan");
+  if (options.threads < 0 || options.threads > most_threads)
+    throw Error(ErrorCode::invalid_argument, where, text("threads: expected 0 ... ", most_threads, ", got ", options.threads));
+  if (options.math > Math::tf32)
+    throw Error(ErrorCode::invalid_argument, where, text("math: expected ieee or tf32, got ", static_cast<int>(options.math)));
 }
 
 }  // namespace everglow

@@ -46,6 +46,8 @@ struct Query {
   Isa isa = Isa::portable;
 };
 
+inline constexpr int most_threads = 4096;  ///< above it a count is taken for a mistake: threads that cannot start end a process
+
 int default_threads();  ///< EVERGLOW_THREADS, else the cores this process may use
 
 template <class Description, class Sizes>
@@ -101,10 +103,13 @@ Explanation explain_choice(std::string_view layer, const Choice<Row>& choice, co
   return out;
 }
 
-/// A plan of a device that this machine does not have explains, but does not run.
-inline void require_present(std::string_view where, const DeviceDescription& device) {
+/// A plan of a device that this machine does not have explains, but does not run; a run's stream is one of the plan's device.
+inline void require_runnable(std::string_view where, const DeviceDescription& device, const Stream& stream) {
   if (!device.present)
     throw Error(ErrorCode::device, where, text("expected a device that is present, got a plan for ", device.name, " by name"));
+  if (stream.device != device.device)
+    throw Error(ErrorCode::type_mismatch, where,
+                text("stream: expected one of ", to_string(device.device), ", got one of ", to_string(stream.device)));
 }
 
 }  // namespace everglow

@@ -28,9 +28,13 @@ Buffer::Buffer(std::size_t bytes, Device device) : bytes_(bytes), device_(device
 void copy(const TensorView& to, const ConstTensorView& from, const Stream& stream) {
   require(to.given() && from.given(), ErrorCode::invalid_argument, "copy", "expected two views, got ", to_string(to), " and ",
           to_string(from));
-  require_tensor("copy", "from", from, std::span(to.shape.data(), static_cast<std::size_t>(to.rank)), to.dtype, from.device);
+  const std::span shape(to.shape.data(), static_cast<std::size_t>(std::min(to.rank, max_rank)));
+  require_tensor("copy", "to", to, shape, to.dtype, to.device);
+  require_tensor("copy", "from", from, shape, to.dtype, from.device);
   require_no_self_overlap("copy", "to", to);
   require_apart("copy", "to", to, "from", from);
+  require(stream.device == to.device || stream.device == from.device, ErrorCode::type_mismatch, "copy",
+          "stream: expected one of the device of a view, got one of ", to_string(stream.device));
   if (to.elements() == 0) return;
   const DeviceKind kind = std::max(to.device.kind, from.device.kind);
   runtime_of(kind).copy(to, from, stream);

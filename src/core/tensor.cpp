@@ -78,6 +78,7 @@ Device parse_device(std::string_view text_) {
 
 std::string to_string(const ConstTensorView& view) {
   if (!view.given()) return "not given";
+  if (view.rank > max_rank) return text("rank ", view.rank, ' ', name(view.dtype), ' ', to_string(view.device));
   std::string out = "[";
   for (int i = 0; i < view.rank; ++i) out += text(i == 0 ? "" : ", ", view.shape[i]);
   return out + text("] ", name(view.dtype), ' ', to_string(view.device));

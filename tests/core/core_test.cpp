@@ -83,7 +83,7 @@ TEST(Dispatch, ForceAndExclude) {
   EXPECT_EQ(error_of([&] { PointwisePlan({}, {6}, Device::cpu(), {.exclude = rows}); }),
             "[pointwise.plan] expected a row that accepts, got none:" + reasons);
   EXPECT_EQ(error_of([] { PointwisePlan({}, {6}, Device::cpu(), {.threads = -1}); }),
-            "[pointwise.plan] threads: expected 0 or more, got -1");
+            "[pointwise.plan] threads: expected 0 ... 4096, got -1");
 }
 
 TEST(Dispatch, EveryLayerListsItsRowsAndEndsWithTheReference) {

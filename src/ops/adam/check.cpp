@@ -22,6 +22,8 @@ void check(const AdamQuery& query) {
   require(query.sizes.parameters >= 0, ErrorCode::invalid_argument, where, "parameters: expected 0 or more, got ",
           query.sizes.parameters);
   require(query.sizes.tensors >= 0, ErrorCode::invalid_argument, where, "tensors: expected 0 or more, got ", query.sizes.tensors);
+  require_countable(where, "parameters", {query.sizes.parameters});
+  require_countable(where, "tensors", {query.sizes.tensors});
 }
 
 namespace {
@@ -58,10 +60,11 @@ class Extents {
   std::vector<Extent> extents_;
 };
 
+/// A dense tensor of the parameter's shape.
 void check_tensor(std::string_view where, std::string_view argument, const ConstTensorView& view, const ConstTensorView& parameter,
-                  DType dtype) {
-  require_tensor(where, argument, view, std::span(parameter.shape.data(), static_cast<std::size_t>(std::max(parameter.rank, 0))),
-                 dtype, parameter.device);
+                  DType dtype, Device device) {
+  require_tensor(where, argument, view,
+                 std::span(parameter.shape.data(), static_cast<std::size_t>(std::min(parameter.rank, max_rank))), dtype, device);
   require(view.dense(), ErrorCode::invalid_argument, where, argument, ": expected a dense tensor, got gaps in ", to_string(view));
 }
 
@@ -78,14 +81,17 @@ void check(const AdamQuery& query, const AdamStep& t) {
   for (std::int64_t i = 0; i < tensors; ++i) {
     const AdamTensor& a = t.tensors[static_cast<std::size_t>(i)];
     const auto named = [&](std::string_view argument) { return text("tensors[", i, "].", argument); };
-    require(a.parameter.given() && a.parameter.device == device, ErrorCode::invalid_argument, where, named("parameter"),
-            ": expected a tensor on ", to_string(device), ", got ", to_string(a.parameter));
-    check_tensor(where, named("parameter"), a.parameter, a.parameter, DType::f32);
-    check_tensor(where, named("gradient"), a.gradient, a.parameter, DType::f32);
-    check_tensor(where, named("m"), a.m, a.parameter, DType::f32);
-    check_tensor(where, named("v"), a.v, a.parameter, DType::f32);
-    if (a.copy.given())
-      check_tensor(where, named("copy"), a.copy, a.parameter, a.copy.dtype == DType::f16 ? DType::f16 : DType::bf16);
+    require(a.parameter.given(), ErrorCode::invalid_argument, where, named("parameter"), ": expected a tensor on ",
+            to_string(device), ", got ", to_string(a.parameter));
+    check_tensor(where, named("parameter"), a.parameter, a.parameter, DType::f32, device);
+    check_tensor(where, named("gradient"), a.gradient, a.parameter, DType::f32, device);
+    check_tensor(where, named("m"), a.m, a.parameter, DType::f32, device);
+    check_tensor(where, named("v"), a.v, a.parameter, DType::f32, device);
+    if (a.copy.given()) {
+      require(a.copy.dtype == DType::f16 || a.copy.dtype == DType::bf16, ErrorCode::type_mismatch, where, named("copy"),
+              ": expected f16 or bf16, got ", to_string(a.copy));
+      check_tensor(where, named("copy"), a.copy, a.parameter, a.copy.dtype, device);
+    }
     parameters += a.parameter.elements();
     extents.add(a.parameter, true, named("parameter"));
     extents.add(a.gradient, false, named("gradient"));

@@ -28,7 +28,7 @@ const Explanation& AdamPlan::explain() const noexcept { return impl_->explanatio
 std::size_t AdamPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
 
 void AdamPlan::step(const AdamStep& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("adam.step", impl_->query.device);
+  require_runnable("adam.step", impl_->query.device, stream);
   adam::check(impl_->query, tensors);
   require_workspace("adam.step", workspace, impl_->footprint.workspace);
   impl_->row->step(impl_->query, tensors, workspace.data, stream);

@@ -4,6 +4,7 @@
 #include "core/attention_mask.hpp"
 #include "core/check.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -25,6 +26,10 @@ void check_sizes(const AttentionQuery& query) {
   require_at_least("total_keys", s.total_keys, 0);
   require(query.description.packed || (s.total_queries == 0 && s.total_keys == 0), ErrorCode::invalid_argument, plan_name,
           "total_queries and total_keys: expected 0 where the batch is not packed, got ", s.total_queries, " and ", s.total_keys);
+  const std::int64_t width = std::max(query.description.head_dim, query.description.value_dim), heads = query.description.heads;
+  require_countable(plan_name, "batch x heads x queries x keys", {s.batch, heads, s.queries, s.keys});
+  require_countable(plan_name, "batch x heads x queries x head_dim", {s.batch, heads, s.queries, width});
+  require_countable(plan_name, "batch x heads x keys x head_dim", {s.batch, heads, s.keys, width});
 }
 
 }  // namespace
@@ -46,6 +51,8 @@ AttentionDescription check(const AttentionQuery& query) {
           "softcap: expected 0 or a positive number, got ", d.softcap);
   require(d.dropout >= 0 && d.dropout < 1, ErrorCode::invalid_argument, plan_name,
           "dropout: expected 0 or more and less than 1, got ", d.dropout);
+  require(d.alignment <= CausalAlignment::top_left, ErrorCode::invalid_argument, plan_name,
+          "alignment: expected bottom_right or top_left, got ", static_cast<int>(d.alignment));
   require_at_least("window_left", d.window_left, -1);
   require_at_least("window_right", d.window_right, -1);
   check_sizes(query);

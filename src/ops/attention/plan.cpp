@@ -54,14 +54,14 @@ std::uint64_t AttentionPlan::dropout_counters() const noexcept {
 }
 
 void AttentionPlan::forward(const AttentionForward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("attention.forward", impl_->query.device);
+  require_runnable("attention.forward", impl_->query.device, stream);
   attention::check(impl_->query, tensors);
   require_workspace("attention.forward", workspace, impl_->footprint.workspace);
   impl_->row->forward(impl_->query, tensors, workspace.data, stream);
 }
 
 void AttentionPlan::backward(const AttentionBackward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("attention.backward", impl_->query.device);
+  require_runnable("attention.backward", impl_->query.device, stream);
   attention::check(impl_->query, tensors);
   require_workspace("attention.backward", workspace, impl_->footprint.workspace);
   impl_->row->backward(impl_->query, tensors, workspace.data, stream);

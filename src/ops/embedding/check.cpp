@@ -17,6 +17,8 @@ void check(const EmbeddingQuery& query) {
   require(d.padding_index >= -1 && (d.padding_index < d.vocabulary || d.padding_index == -1), ErrorCode::invalid_argument, where,
           "padding_index: expected -1 or less than vocabulary ", d.vocabulary, ", got ", d.padding_index);
   require(query.sizes.indices >= 0, ErrorCode::invalid_argument, where, "indices: expected 0 or more, got ", query.sizes.indices);
+  require_countable(where, "vocabulary x width", {d.vocabulary, d.width});
+  require_countable(where, "indices x width", {query.sizes.indices, d.width});
 }
 
 namespace {

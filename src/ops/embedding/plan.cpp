@@ -28,14 +28,14 @@ const Explanation& EmbeddingPlan::explain() const noexcept { return impl_->expla
 std::size_t EmbeddingPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
 
 void EmbeddingPlan::forward(const EmbeddingForward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("embedding.forward", impl_->query.device);
+  require_runnable("embedding.forward", impl_->query.device, stream);
   const EmbeddingForward checked = embedding::check(impl_->query, tensors);
   require_workspace("embedding.forward", workspace, impl_->footprint.workspace);
   impl_->row->forward(impl_->query, checked, workspace.data, stream);
 }
 
 void EmbeddingPlan::backward(const EmbeddingBackward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("embedding.backward", impl_->query.device);
+  require_runnable("embedding.backward", impl_->query.device, stream);
   const EmbeddingBackward checked = embedding::check(impl_->query, tensors);
   require_workspace("embedding.backward", workspace, impl_->footprint.workspace);
   impl_->row->backward(impl_->query, checked, workspace.data, stream);

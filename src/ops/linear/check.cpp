@@ -69,6 +69,9 @@ void check(const LinearQuery& query) {
   require(d.inputs >= 0, ErrorCode::invalid_argument, where, "inputs: expected 0 or more, got ", d.inputs);
   require(d.outputs >= 0, ErrorCode::invalid_argument, where, "outputs: expected 0 or more, got ", d.outputs);
   require(query.sizes.batch >= 0, ErrorCode::invalid_argument, where, "batch: expected 0 or more, got ", query.sizes.batch);
+  require_countable(where, "inputs x outputs", {d.inputs, d.outputs});
+  require_countable(where, "batch x inputs", {query.sizes.batch, d.inputs});
+  require_countable(where, "batch x outputs", {query.sizes.batch, d.outputs});
   require(d.activation <= Activation::silu, ErrorCode::invalid_argument, where,
           "activation: expected none, relu, gelu_tanh, gelu_erf or silu, got ", static_cast<int>(d.activation));
   require(d.layout <= LinearLayout::inputs_outputs, ErrorCode::invalid_argument, where,

@@ -72,21 +72,21 @@ std::int64_t LinearPlan::preferred_stride(std::int64_t columns) const noexcept {
 }
 
 void LinearPlan::pack(const ConstTensorView& weight, PackedWeights& packed, const Stream& stream) const {
-  require_present("linear.pack", impl_->query.device);
+  require_runnable("linear.pack", impl_->query.device, stream);
   linear::check(impl_->query, weight, packed, impl_->packing);
   impl_->row->pack(impl_->query, weight, packed.bytes.data, stream);
   packed.key = impl_->packing.key;
 }
 
 void LinearPlan::forward(const LinearForward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("linear.forward", impl_->query.device);
+  require_runnable("linear.forward", impl_->query.device, stream);
   const LinearForward checked = linear::check(impl_->query, tensors, impl_->packing);
   require_workspace("linear.forward", workspace, impl_->footprint.workspace);
   impl_->row->forward(impl_->query, checked, workspace.data, stream);
 }
 
 void LinearPlan::backward(const LinearBackward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("linear.backward", impl_->query.device);
+  require_runnable("linear.backward", impl_->query.device, stream);
   const LinearBackward checked = linear::check(impl_->query, tensors, impl_->packing);
   require_workspace("linear.backward", workspace, impl_->footprint.workspace);
   impl_->row->backward(impl_->query, checked, workspace.data, stream);

@@ -18,6 +18,9 @@ void check(const LossQuery& query) {
   require(d.smoothing >= 0 && d.smoothing <= 1, ErrorCode::invalid_argument, where, "smoothing: expected 0 ... 1, got ",
           d.smoothing);
   require(query.sizes.rows >= 0, ErrorCode::invalid_argument, where, "rows: expected 0 or more, got ", query.sizes.rows);
+  require_countable(where, "classes x inputs", {d.classes, d.inputs});
+  require_countable(where, "rows x inputs", {query.sizes.rows, d.inputs});
+  require_countable(where, "rows x classes", {query.sizes.rows, d.classes});
 }
 
 namespace {

@@ -35,14 +35,14 @@ const Explanation& LossPlan::explain() const noexcept { return impl_->explanatio
 std::size_t LossPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
 
 void LossPlan::forward(const LossForward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("loss.forward", impl_->query.device);
+  require_runnable("loss.forward", impl_->query.device, stream);
   const LossForward checked = loss::check(impl_->query, tensors);
   require_workspace("loss.forward", workspace, impl_->footprint.workspace);
   impl_->row->forward(impl_->query, checked, workspace.data, stream);
 }
 
 void LossPlan::forward_backward(const LossBackward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("loss.forward_backward", impl_->query.device);
+  require_runnable("loss.forward_backward", impl_->query.device, stream);
   const LossBackward checked = loss::check(impl_->query, tensors);
   require_workspace("loss.forward_backward", workspace, impl_->footprint.workspace);
   impl_->row->forward_backward(impl_->query, checked, workspace.data, stream);

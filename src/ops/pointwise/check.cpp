@@ -10,8 +10,13 @@ void check(const PointwiseQuery& query) {
   const PointwiseDescription& d = query.description;
   const Pointwise op = d.operation;
   require(d.dtype <= DType::f64, ErrorCode::type_mismatch, where, "dtype: expected f32, f16, bf16 or f64, got ", name(d.dtype));
+  require(op <= Pointwise::activation_gradient, ErrorCode::invalid_argument, where,
+          "operation: expected copy ... activation_gradient, got ", static_cast<int>(op));
+  require(d.activation <= Activation::silu, ErrorCode::invalid_argument, where,
+          "activation: expected none, relu, gelu_tanh, gelu_erf or silu, got ", static_cast<int>(d.activation));
   require(query.sizes.elements >= 0, ErrorCode::invalid_argument, where, "elements: expected 0 or more, got ",
           query.sizes.elements);
+  require_countable(where, "elements", {query.sizes.elements});
   require(d.dropout >= 0 && d.dropout <= 1, ErrorCode::invalid_argument, where, "dropout: expected 0 ... 1, got ", d.dropout);
   require(d.dropout == 0 || op == Pointwise::dropout, ErrorCode::invalid_argument, where,
           "dropout: expected 0 for an operation that drops nothing, got ", d.dropout);

@@ -33,7 +33,7 @@ std::uint64_t PointwisePlan::dropout_counters() const noexcept {
 }
 
 void PointwisePlan::run(const PointwiseRun& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("pointwise.run", impl_->query.device);
+  require_runnable("pointwise.run", impl_->query.device, stream);
   pointwise::check(impl_->query, tensors);
   require_workspace("pointwise.run", workspace, impl_->footprint.workspace);
   impl_->row->run(impl_->query, tensors, workspace.data, stream);

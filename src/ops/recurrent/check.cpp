@@ -4,6 +4,7 @@
 #include "core/check.hpp"
 #include "core/recurrent.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,13 @@ void check(const RecurrentQuery& query) {
   at_least("projection", d.projection, 0);
   at_least("steps", query.sizes.steps, 0);
   at_least("batch", query.sizes.batch, 0);
+  require_countable(where, "layers", {d.layers, 8});
+  const std::int64_t gates = 4 * d.layers * d.directions();
+  require_countable(where, "gates x hidden x inputs", {gates, d.hidden, std::max(d.inputs, d.hidden)});
+  require_countable(where, "steps x batch x inputs", {query.sizes.steps, query.sizes.batch, d.inputs});
+  require_countable(where, "steps x batch x gates x hidden", {query.sizes.steps, query.sizes.batch, gates, d.hidden});
+  require(d.cell <= Cell::relu, ErrorCode::invalid_argument, where,
+          "cell: expected lstm, gru, gru_reset_before, tanh or relu, got ", static_cast<int>(d.cell));
   require(d.dropout >= 0 && d.dropout < 1, ErrorCode::invalid_argument, where, "dropout: expected 0 <= dropout < 1, got ",
           d.dropout);
   require(d.projection == 0 || d.cell == Cell::lstm, ErrorCode::invalid_argument, where,

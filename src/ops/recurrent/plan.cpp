@@ -99,14 +99,14 @@ std::uint64_t RecurrentPlan::dropout_counters() const noexcept {
 }
 
 void RecurrentPlan::pack(std::span<const RecurrentWeights> weights, PackedWeights& packed, const Stream& stream) const {
-  require_present("recurrent.pack", impl_->query.device);
+  require_runnable("recurrent.pack", impl_->query.device, stream);
   recurrent::check_pack(impl_->contract(), weights, packed);
   impl_->row->pack(impl_->query, weights, packed.bytes.data, stream);
   packed.key = impl_->key;
 }
 
 void RecurrentPlan::forward(const RecurrentForward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("recurrent.forward", impl_->query.device);
+  require_runnable("recurrent.forward", impl_->query.device, stream);
   recurrent::check(impl_->contract(), tensors);
   require_workspace("recurrent.forward", workspace, impl_->footprint.workspace);
   RecurrentForward inner = tensors;
@@ -119,7 +119,7 @@ void RecurrentPlan::forward(const RecurrentForward& tensors, const Workspace& wo
 }
 
 void RecurrentPlan::backward(const RecurrentBackward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("recurrent.backward", impl_->query.device);
+  require_runnable("recurrent.backward", impl_->query.device, stream);
   recurrent::check(impl_->contract(), tensors);
   require_workspace("recurrent.backward", workspace, impl_->footprint.workspace);
   RecurrentBackward inner = tensors;

@@ -11,6 +11,9 @@ void check(const SoftmaxQuery& query) {
   require(dtype <= DType::f64, ErrorCode::type_mismatch, where, "dtype: expected f32, f16, bf16 or f64, got ", name(dtype));
   require(query.sizes.rows >= 0, ErrorCode::invalid_argument, where, "rows: expected 0 or more, got ", query.sizes.rows);
   require(query.sizes.columns >= 0, ErrorCode::invalid_argument, where, "columns: expected 0 or more, got ", query.sizes.columns);
+  require_countable(where, "rows x columns", {query.sizes.rows, query.sizes.columns});
+  require(query.description.masked_row <= MaskedRow::zero, ErrorCode::invalid_argument, where,
+          "masked_row: expected nan or zero, got ", static_cast<int>(query.description.masked_row));
 }
 
 namespace {

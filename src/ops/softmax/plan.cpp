@@ -28,14 +28,14 @@ const Explanation& SoftmaxPlan::explain() const noexcept { return impl_->explana
 std::size_t SoftmaxPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
 
 void SoftmaxPlan::forward(const SoftmaxForward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("softmax.forward", impl_->query.device);
+  require_runnable("softmax.forward", impl_->query.device, stream);
   const SoftmaxForward checked = softmax::check(impl_->query, tensors);
   require_workspace("softmax.forward", workspace, impl_->footprint.workspace);
   impl_->row->forward(impl_->query, checked, workspace.data, stream);
 }
 
 void SoftmaxPlan::backward(const SoftmaxBackward& tensors, const Workspace& workspace, const Stream& stream) const {
-  require_present("softmax.backward", impl_->query.device);
+  require_runnable("softmax.backward", impl_->query.device, stream);
   const SoftmaxBackward checked = softmax::check(impl_->query, tensors);
   require_workspace("softmax.backward", workspace, impl_->footprint.workspace);
   impl_->row->backward(impl_->query, checked, workspace.data, stream);
