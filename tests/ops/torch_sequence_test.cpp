@@ -44,6 +44,15 @@ double largest(const Values& values) {
   return out;
 }
 
+/// The plain layer whose error is the measure.
+template <class Problem>
+RecurrentResult plain_of(const Problem& p) {
+  if constexpr (requires { plain_recurrent(p); })
+    return plain_recurrent(p);
+  else
+    return plain_lstm(p);
+}
+
 /// The bound of recurrent_test.cpp: twice the error of a plain f32 LSTM at worst over a tensor, and 4 units of the largest factor.
 /// In f64 roundings are 2^-29 as large, and PyTorch makes as many.
 void expect_lstm(const TorchCase& c, const RecurrentResult& plain, const RecurrentResult& actual, double share) {
@@ -63,7 +72,7 @@ TEST(Torch, Lstm_sanitize) {
   for (const TorchCase& c : test::torch_cases("lstm")) {
     SCOPED_TRACE(c.name);
     const RecurrentProblem p = lstm_problem(c);
-    const RecurrentResult plain = test::plain_lstm(p);
+    const RecurrentResult plain = plain_of(p);
     expect_lstm(c, plain, test::run(p.as(DType::f64), {.force = "reference.recurrent"}), 0x1p-28);
     for (const auto& row : test::accepting_rows<RecurrentPlan>("recurrent", p.description, p.sizes))
       for (const bool packed : {false, true}) {
@@ -73,6 +82,15 @@ TEST(Torch, Lstm_sanitize) {
         EXPECT_TRUE(r.guards);
       }
   }
+}
+
+/// The bias is one matrix for all rows and heads.
+template <class Inputs>
+void broadcast(Inputs& in) {
+  if constexpr (requires { in.bias_broadcast; })
+    in.bias_broadcast = true;
+  else
+    in.bias_rows = in.bias_heads = 1;
 }
 
 test::AttentionResults expected_attention(const TorchCase& c) {
@@ -119,7 +137,7 @@ TEST(Torch, Attention_sanitize) {
       test::AttentionInputs in;
       in.q = c.values("q"), in.k = c.values("k"), in.v = c.values("v"), in.d_o = c.values("d_o");
       in.dlse.assign(c.values("lse").size(), 0);
-      if (d.bias) in.bias = c.values("bias"), in.bias_broadcast = true;
+      if (d.bias) in.bias = c.values("bias"), broadcast(in);
       if (d.key_lengths) in.key_lengths = c.values("key_lengths");
       expect_attention(c, d, sizes, in);
     }
