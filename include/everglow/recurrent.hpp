@@ -1,5 +1,9 @@
 // Recurrent layers over whole sequences, forward and backward. Gate order and parameter names are torch's (i, f, g, o; r, z, n).
-//   LSTM  i,f,o = sigmoid(W x + b + R h + b'), g = tanh(...), c = f c + i g, h = o tanh(c)   (Hochreiter & Schmidhuber 1997)
+//   lstm              i,f,o = sigmoid(W x + b + R h + b'), g = tanh(...), c = f c + i g, h = o tanh(c)  (Hochreiter &
+//                     Schmidhuber 1997), with projection h = w_hr (o tanh(c))  (Sak et al. 2014)
+//   gru               r,z = sigmoid(W x + b + R h + b'), n = tanh(W x + b + r (R h + b')), h = (1 - z) n + z h
+//   gru_reset_before  r,z as gru, n = tanh(W x + b + R (r h) + b'), h = (1 - z) n + z h
+//   tanh, relu        h = tanh(W x + b + R h + b'), max(0, ...)
 #pragma once
 
 #include <everglow/plan.hpp>
@@ -18,8 +22,11 @@ struct RecurrentDescription {
   std::int64_t hidden = 0;
   std::int64_t layers = 1;
   bool bidirectional = false;
-  std::int64_t projection = 0;  ///< 0: none; else the size of h (LSTMP)
-  float dropout = 0;            ///< between layers
+  std::int64_t projection = 0;  ///< 0: none; else P, the size of h (LSTM only)
+  /// Of what each layer but the last puts out, as the next layer sees it; h, hn and y are never dropped. Every run drops, one
+  /// that does not train too: describe 0 for inference. Element i of the run's logical [layer, T, B, directions·(H or P)] uses
+  /// Philox word i mod 4 of counter offset + i / 4 and is kept, scaled by 1 / (1 - p), where the word is at least floor(p 2^32).
+  float dropout = 0;
   DType dtype = DType::f32;
   bool training = false;  ///< forward fills the reserve and backward may be called
   bool lengths = false;   ///< runs bring a length per row
@@ -54,7 +61,10 @@ struct RecurrentForward {
   TensorView cn{};                              // as c0
   TensorView reserve{};                         // u8 [plan.reserve_bytes()] when training, 64-byte aligned: what backward needs
   ConstTensorView lengths{};                    // i32 [B], 0 ... T, any order
-  ConstTensorView resets{};                     // u8 [T, B]; where set, the state before step t is 0
+  /// u8 [T, B]; where not 0, the edge between steps t-1 and t is cut in every layer: the state before step t is 0 (at t = 0: not
+  /// h0), and in the reverse direction, which comes over that edge from t, the state before step t-1. No gradient crosses it.
+  /// The reverse direction begins with h0 and ends with hn whatever stands at step 0 and past a length.
+  ConstTensorView resets{};
   const PackedWeights* packed = nullptr;
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
   TensorView status{};  // u32 [1] in an i32 view; a run only ORs into it
@@ -88,7 +98,7 @@ class EVERGLOW_API RecurrentPlan {
   std::size_t workspace_bytes() const noexcept;
   std::size_t reserve_bytes() const noexcept;  ///< forward -> backward
   std::size_t packed_bytes() const noexcept;
-  std::uint64_t dropout_counters() const noexcept;  ///< Philox counters one run uses
+  std::uint64_t dropout_counters() const noexcept;  ///< Philox counters a run of the largest size uses; 0 without dropout
   void pack(std::span<const RecurrentWeights> weights, PackedWeights& packed, const Stream& stream = {}) const;
   void forward(const RecurrentForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
   void backward(const RecurrentBackward& tensors, const Workspace& workspace, const Stream& stream = {}) const;

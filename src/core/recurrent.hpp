@@ -1,4 +1,4 @@
-// What the recurrent rows share: the options that no row serves yet, and the reading of lengths.
+// What the recurrent rows share: the gates of a cell, the reading of lengths and resets.
 #pragma once
 
 #include "core/rows.hpp"
@@ -13,22 +13,21 @@ constexpr std::int64_t gate_count(Cell cell) {
   return cell == Cell::gru || cell == Cell::gru_reset_before ? 3 : 1;
 }
 
-inline Verdict served(const RecurrentQuery& q) {
-  const RecurrentDescription& d = q.description;
-  if (d.cell == Cell::gru) return decline("gru is not served yet");
-  if (d.cell == Cell::gru_reset_before) return decline("gru_reset_before is not served yet");
-  if (d.cell == Cell::tanh) return decline("tanh is not served yet");
-  if (d.cell == Cell::relu) return decline("relu is not served yet");
-  if (d.layers > 1) return decline("layers > 1 is not served yet");
-  if (d.projection > 0) return decline("projection is not served yet");
-  if (d.dropout > 0) return decline("dropout is not served yet");
-  if (d.resets) return decline("resets are not served yet");
-  return accept();
-}
+/// The size of h.
+constexpr std::int64_t outputs_of(const RecurrentDescription& d) { return d.projection > 0 ? d.projection : d.hidden; }
 
 /// Valid steps of row b; all `steps` where no lengths are given.
 inline std::int64_t length_of(const ConstTensorView& lengths, std::int64_t b, std::int64_t steps) {
   return lengths.given() ? static_cast<const std::int32_t*>(lengths.data)[b * lengths.strides[0]] : steps;
+}
+
+/// Whether a reset makes the state before a valid step of row b zero: the flag of edge t-1 | t stands at t, and the reverse
+/// direction comes to a step over the edge behind it. Flags past the length are never read.
+inline bool reset_before(const ConstTensorView& resets, std::int64_t direction, std::int64_t step, std::int64_t b,
+                         std::int64_t length) {
+  const std::int64_t edge = direction == 0 ? step : step + 1;
+  return resets.given() && edge < length &&
+         static_cast<const std::uint8_t*>(resets.data)[edge * resets.strides[0] + b * resets.strides[1]] != 0;
 }
 
 }  // namespace everglow::recurrent

@@ -9,8 +9,16 @@ namespace everglow::cpu {
 namespace {
 
 Verdict accepts(const RecurrentQuery& q) {
-  if (q.description.dtype != DType::f32) return decline(name(q.description.dtype), " is not served yet");
-  return recurrent::served(q);
+  const RecurrentDescription& d = q.description;
+  if (d.dtype != DType::f32) return decline(name(d.dtype), " is not served yet");
+  if (d.cell == Cell::gru) return decline("gru is not served yet");
+  if (d.cell == Cell::gru_reset_before) return decline("gru_reset_before is not served yet");
+  if (d.cell == Cell::tanh) return decline("tanh is not served yet");
+  if (d.cell == Cell::relu) return decline("relu is not served yet");
+  if (d.layers > 1) return decline("layers > 1 is not served yet");
+  if (d.projection > 0) return decline("projection is not served yet");
+  if (d.resets) return decline("resets are not served yet");
+  return accept();
 }
 
 Footprint footprint(const RecurrentQuery& q) {

@@ -1,8 +1,10 @@
 // Makes and runs the recurrent problems of the tests.
 #include "ops/recurrent_problem.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace everglow::test {
 namespace {
@@ -16,6 +18,15 @@ void poison_padding(const RecurrentProblem& p, HostTensor& tensor) {
     for (std::int64_t t = p.length(b); t < p.sizes.steps; ++t)
       for (std::int64_t i = 0; i < width; ++i)
         tensor.put((t * p.sizes.batch + b) * width + i, std::numeric_limits<double>::quiet_NaN());
+}
+
+Cell parse_cell(const std::string& text) {
+  static const std::map<std::string, Cell> cells{{"lstm", Cell::lstm},
+                                                 {"gru", Cell::gru},
+                                                 {"gru_reset_before", Cell::gru_reset_before},
+                                                 {"tanh", Cell::tanh},
+                                                 {"relu", Cell::relu}};
+  return cells.at(text);
 }
 
 HostTensor random_lengths(const std::string& kind, const RecurrentSizes& sizes) {
@@ -38,42 +49,72 @@ std::int64_t RecurrentProblem::length(std::int64_t row) const {
   return description.lengths ? static_cast<std::int64_t>(lengths.at(row)) : sizes.steps;
 }
 
+std::int64_t RecurrentProblem::gates() const {
+  const Cell cell = description.cell;
+  return description.hidden * (cell == Cell::lstm ? 4 : cell == Cell::gru || cell == Cell::gru_reset_before ? 3 : 1);
+}
+
+std::int64_t RecurrentProblem::inputs_of(std::size_t part) const {
+  return static_cast<std::int64_t>(part) < description.directions() ? description.inputs : width();
+}
+
+std::vector<std::int64_t> RecurrentProblem::states_shape(std::int64_t columns) const {
+  return {description.layers * description.directions(), sizes.batch, columns};
+}
+
 RecurrentProblem::RecurrentProblem(const cases::Case& c)
-    : description{.inputs = c.integer("inputs", 1),
+    : description{.cell = parse_cell(c.text("cell", "lstm")),
+                  .inputs = c.integer("inputs", 1),
                   .hidden = c.integer("hidden", 1),
+                  .layers = c.integer("layers", 1),
                   .bidirectional = c.flag("bidirectional"),
+                  .projection = c.integer("projection", 0),
+                  .dropout = static_cast<float>(c.number("dropout", 0)),
                   .dtype = parse_dtype(c.text("dtype", "f32")),
                   .training = c.flag("training", true),
-                  .lengths = c.has("lengths")},
+                  .lengths = c.has("lengths"),
+                  .resets = c.flag("resets")},
       sizes{c.integer("steps", 1), c.integer("batch", 1)},
       states(c.flag("states", true)),
       dense(c.flag("dense")) {
   const RecurrentDescription& d = description;
-  const std::int64_t directions = d.directions(), hidden = d.hidden;
-  const std::vector<std::int64_t> state{directions, sizes.batch, hidden};
   x = blank(d.dtype, {sizes.steps, sizes.batch, d.inputs});
-  dy = blank(d.dtype, {sizes.steps, sizes.batch, directions * hidden});
+  dy = blank(d.dtype, {sizes.steps, sizes.batch, width()});
   x.uniform(1, -1, 1);
   dy.uniform(2, -1, 1);
   if (states) {
-    h0 = blank(d.dtype, state), c0 = blank(d.dtype, state), dhn = blank(d.dtype, state), dcn = blank(d.dtype, state);
-    h0.uniform(3, -1, 1), c0.uniform(4, -1, 1), dhn.uniform(5, -1, 1), dcn.uniform(6, -1, 1);
+    h0 = blank(d.dtype, states_shape(outputs())), dhn = blank(d.dtype, states_shape(outputs()));
+    h0.uniform(3, -1, 1), dhn.uniform(5, -1, 1);
   }
-  // torch's own range, so that gates are neither dead nor saturated
-  const double range = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(hidden, 1)));
-  for (std::int64_t i = 0; i < directions; ++i) {
-    HostWeights w{blank(d.dtype, {4 * hidden, d.inputs}), blank(d.dtype, {4 * hidden, hidden}), {}, {}};
-    w.w_ih.uniform(20 + 10 * i, -range, range), w.w_hh.uniform(21 + 10 * i, -range, range);
-    if (c.flag("bias", true)) {
-      w.b_ih = HostTensor(d.dtype, {4 * hidden}), w.b_hh = HostTensor(d.dtype, {4 * hidden});
-      w.b_ih.uniform(22 + 10 * i, -range, range), w.b_hh.uniform(23 + 10 * i, -range, range);
-    }
-    weights.push_back(w);
+  if (states && d.cell == Cell::lstm) {
+    c0 = blank(d.dtype, states_shape(d.hidden)), dcn = blank(d.dtype, states_shape(d.hidden));
+    c0.uniform(4, -1, 1), dcn.uniform(6, -1, 1);
+  }
+  random_weights(c.flag("bias", true));
+  if (d.resets) {
+    resets = HostTensor(DType::u8, {sizes.steps, sizes.batch});
+    resets.integers(8, 0, 2);  // two edges of three are cut
   }
   if (!d.lengths) return;
   lengths = random_lengths(c.text("lengths", "random"), sizes);
   poison_padding(*this, x);
   poison_padding(*this, dy);
+}
+
+void RecurrentProblem::random_weights(bool bias) {
+  const RecurrentDescription& d = description;
+  // torch's own range, so that gates are neither dead nor saturated
+  const double range = 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(d.hidden, 1)));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(d.layers * d.directions()); ++i) {
+    HostWeights w{blank(d.dtype, {gates(), inputs_of(i)}), blank(d.dtype, {gates(), outputs()}), {}, {}, {}};
+    w.w_ih.uniform(20 + 10 * i, -range, range), w.w_hh.uniform(21 + 10 * i, -range, range);
+    if (bias) {
+      w.b_ih = HostTensor(d.dtype, {gates()}), w.b_hh = HostTensor(d.dtype, {gates()});
+      w.b_ih.uniform(22 + 10 * i, -range, range), w.b_hh.uniform(23 + 10 * i, -range, range);
+    }
+    if (d.projection > 0) w.w_hr = blank(d.dtype, {d.projection, d.hidden}), w.w_hr.uniform(24 + 10 * i, -range, range);
+    weights.push_back(w);
+  }
 }
 
 RecurrentProblem RecurrentProblem::as(DType dtype) const {
@@ -89,19 +130,19 @@ RecurrentProblem RecurrentProblem::as(DType dtype) const {
   };
   for (HostTensor* tensor : {&out.x, &out.h0, &out.c0, &out.dy, &out.dhn, &out.dcn}) convert(*tensor);
   for (HostWeights& w : out.weights)
-    for (HostTensor* tensor : {&w.w_ih, &w.w_hh, &w.b_ih, &w.b_hh}) convert(*tensor);
+    for (HostTensor* tensor : {&w.w_ih, &w.w_hh, &w.b_ih, &w.b_hh, &w.w_hr}) convert(*tensor);
   return out;
 }
 
 std::vector<RecurrentWeights> RecurrentProblem::weight_views() const {
   std::vector<RecurrentWeights> out;
-  for (const HostWeights& w : weights) out.push_back({.w_ih = w.w_ih, .w_hh = w.w_hh, .b_ih = w.b_ih, .b_hh = w.b_hh});
+  for (const HostWeights& w : weights) out.push_back({w.w_ih, w.w_hh, w.b_ih, w.b_hh, w.w_hr});
   return out;
 }
 
 std::vector<RecurrentWeightGradients> gradient_views(const RecurrentResult& result) {
   std::vector<RecurrentWeightGradients> out;
-  for (const HostWeights& w : result.dweights) out.push_back({.w_ih = w.w_ih, .w_hh = w.w_hh, .b_ih = w.b_ih, .b_hh = w.b_hh});
+  for (const HostWeights& w : result.dweights) out.push_back({w.w_ih, w.w_hh, w.b_ih, w.b_hh, w.w_hr});
   return out;
 }
 
@@ -110,8 +151,11 @@ std::vector<std::pair<std::string, HostTensor>> RecurrentResult::outputs() const
   for (std::size_t i = 0; i < dweights.size(); ++i) {
     const std::string label = std::to_string(i);
     const HostWeights& w = dweights[i];
-    out.insert(out.end(),
-               {{"w_ih." + label, w.w_ih}, {"w_hh." + label, w.w_hh}, {"b_ih." + label, w.b_ih}, {"b_hh." + label, w.b_hh}});
+    out.insert(out.end(), {{"w_ih." + label, w.w_ih},
+                           {"w_hh." + label, w.w_hh},
+                           {"b_ih." + label, w.b_ih},
+                           {"b_hh." + label, w.b_hh},
+                           {"w_hr." + label, w.w_hr}});
   }
   std::erase_if(out, [](const auto& entry) { return !entry.second.const_view().given(); });
   return out;
@@ -119,20 +163,21 @@ std::vector<std::pair<std::string, HostTensor>> RecurrentResult::outputs() const
 
 RecurrentResult blank_result(const RecurrentProblem& p, const RecurrentPlan& plan) {
   const RecurrentDescription& d = p.description;
-  const std::int64_t directions = d.directions();
-  const std::vector<std::int64_t> state{directions, p.sizes.batch, d.hidden};
+  const auto like = [&](const HostTensor& tensor) {
+    const ConstTensorView view = tensor.const_view();
+    if (!view.given()) return HostTensor();
+    const std::vector<std::int64_t> shape(view.shape.begin(), view.shape.begin() + view.rank);
+    return view.rank == 1 ? HostTensor(d.dtype, shape) : p.blank(d.dtype, shape);
+  };
   RecurrentResult r;
-  r.y = p.blank(d.dtype, {p.sizes.steps, p.sizes.batch, directions * d.hidden});
-  r.hn = p.blank(d.dtype, state), r.cn = p.blank(d.dtype, state);
+  r.y = p.blank(d.dtype, {p.sizes.steps, p.sizes.batch, p.width()});
+  r.hn = p.blank(d.dtype, p.states_shape(p.outputs()));
+  if (d.cell == Cell::lstm) r.cn = p.blank(d.dtype, p.states_shape(d.hidden));
   r.reserve = Scratch(plan.reserve_bytes()), r.workspace = Scratch(plan.workspace_bytes());
   if (!d.training) return r;
-  r.dx = p.blank(d.dtype, {p.sizes.steps, p.sizes.batch, d.inputs});
-  r.dh0 = p.blank(d.dtype, state), r.dc0 = p.blank(d.dtype, state);
-  for (const HostWeights& w : p.weights) {
-    HostWeights g{p.blank(d.dtype, {4 * d.hidden, d.inputs}), p.blank(d.dtype, {4 * d.hidden, d.hidden}), {}, {}};
-    if (w.b_ih.const_view().given()) g.b_ih = HostTensor(d.dtype, {4 * d.hidden}), g.b_hh = HostTensor(d.dtype, {4 * d.hidden});
-    r.dweights.push_back(g);
-  }
+  r.dx = like(p.x), r.dh0 = like(r.hn), r.dc0 = like(r.cn);
+  for (const HostWeights& w : p.weights)
+    r.dweights.push_back({like(w.w_ih), like(w.w_hh), like(w.b_ih), like(w.b_hh), like(w.w_hr)});
   return r;
 }
 
@@ -141,6 +186,8 @@ RecurrentForward forward_tensors(const RecurrentProblem& p, const RecurrentResul
   RecurrentForward t{.x = p.x, .h0 = p.h0, .c0 = p.c0, .weights = weights, .y = r.y, .hn = r.hn, .cn = r.cn};
   if (p.description.training) t.reserve = TensorView(r.reserve.data(), DType::u8, {static_cast<std::int64_t>(r.reserve.bytes())});
   if (p.description.lengths) t.lengths = p.lengths;
+  if (p.description.resets) t.resets = p.resets;
+  t.dropout_seed = p.dropout_seed, t.dropout_offset = p.dropout_offset;
   return t;
 }
 
@@ -150,10 +197,19 @@ RecurrentBackward backward_tensors(const RecurrentProblem& p, const RecurrentRes
   RecurrentBackward t{.x = p.x, .h0 = p.h0, .c0 = p.c0, .weights = weights, .y = r.y};
   t.reserve = ConstTensorView(r.reserve.data(), DType::u8, {static_cast<std::int64_t>(r.reserve.bytes())});
   if (p.description.lengths) t.lengths = p.lengths;
+  if (p.description.resets) t.resets = p.resets;
+  t.dropout_seed = p.dropout_seed, t.dropout_offset = p.dropout_offset;
   t.dy = p.dy, t.dhn = p.dhn, t.dcn = p.dcn;
   t.dx = r.dx, t.dh0 = r.dh0, t.dc0 = r.dc0;
   t.dweights = gradients;
   return t;
+}
+
+bool accepts(const std::string& row, const RecurrentProblem& p) {
+  const RecurrentPlan plan(p.description, p.sizes);  // which outlives the explanation
+  for (const ExplanationRow& entry : plan.explain().rows)
+    if (entry.name == row) return entry.taken || entry.reason.starts_with("accepts");
+  return false;
 }
 
 RecurrentResult run(const RecurrentProblem& p, const PlanOptions& options, const RecurrentRun& how) {
@@ -164,7 +220,7 @@ RecurrentResult run(const RecurrentProblem& p, const PlanOptions& options, const
     r.packed_bytes = Scratch(plan.packed_bytes());
     r.packed.bytes = TensorView(r.packed_bytes.data(), DType::u8, {static_cast<std::int64_t>(r.packed_bytes.bytes())});
     plan.pack(weights, r.packed);
-    for (RecurrentWeights& w : weights) w.w_ih = {}, w.w_hh = {};
+    for (RecurrentWeights& w : weights) w.w_ih = {}, w.w_hh = {}, w.w_hr = {};
   }
   RecurrentForward forward = forward_tensors(p, r, weights);
   if (how.packed) forward.packed = &r.packed;

@@ -12,24 +12,34 @@
 namespace everglow::test {
 
 struct HostWeights {
-  HostTensor w_ih, w_hh, b_ih, b_hh;
+  HostTensor w_ih, w_hh, b_ih, b_hh, w_hr;
 };
 
-/// Names of a case: cell, steps, batch, inputs, hidden, bidirectional, dtype, training (1), bias (1), states (0: no h0, c0, dhn,
-/// dcn), lengths (random, full, zero; by default none), dense (0: rows of every tensor lie apart).
+/// Names of a case: cell, steps, batch, inputs, hidden, layers, bidirectional, projection, dropout, dtype, training (1), bias (1),
+/// resets (0), states (0: no h0, c0, dhn, dcn), lengths (random, full, zero; by default none), dense (0: rows of every tensor lie
+/// apart).
 struct RecurrentProblem {
   RecurrentDescription description;
   RecurrentSizes sizes;
   bool states = true, dense = false;
-  HostTensor x, h0, c0, lengths, dy, dhn, dcn;
+  HostTensor x, h0, c0, lengths, resets, dy, dhn, dcn;
   std::vector<HostWeights> weights;
+  std::uint64_t dropout_seed = 11, dropout_offset = 5;
 
   explicit RecurrentProblem(const cases::Case& c);
   /// The same values in another type; padding of x and dy is NaN again.
   RecurrentProblem as(DType dtype) const;
   std::int64_t length(std::int64_t row) const;
+  std::int64_t outputs() const { return description.projection > 0 ? description.projection : description.hidden; }
+  std::int64_t width() const { return description.directions() * outputs(); }  // of y
+  std::int64_t gates() const;                                                  // rows of w_ih
+  std::int64_t inputs_of(std::size_t part) const;                              // columns of w_ih
+  std::vector<std::int64_t> states_shape(std::int64_t columns) const;
   std::vector<RecurrentWeights> weight_views() const;
   HostTensor blank(DType dtype, std::vector<std::int64_t> shape) const;  // rows apart where `dense` is false
+
+ private:
+  void random_weights(bool bias);
 };
 
 struct RecurrentResult {
@@ -42,6 +52,9 @@ struct RecurrentResult {
   /// Names and tensors of everything that forward and backward wrote.
   std::vector<std::pair<std::string, HostTensor>> outputs() const;
 };
+
+/// Whether a row of the table serves this problem.
+bool accepts(const std::string& row, const RecurrentProblem& problem);
 
 struct RecurrentRun {
   bool packed = false;

@@ -219,7 +219,8 @@ TEST(Recurrent, AFaultInOneWeightIsSeen) {
   wrong.weights[0].w_hh = p.blank(DType::f32, {80, 20});
   wrong.weights[0].w_hh.set(p.weights[0].w_hh.values());
   wrong.weights[0].w_hh.put(777, p.weights[0].w_hh.at(777) + 1e-3);
-  const auto exact = test::run(p.as(DType::f64), {.force = "reference.recurrent"}).outputs(), plain = test::plain_lstm(p).outputs();
+  const auto exact = test::run(p.as(DType::f64), {.force = "reference.recurrent"}).outputs(),
+             plain = test::plain_recurrent(p).outputs();
   const auto faulty = test::run(wrong, same_bits).outputs();
   for (std::size_t i = 0; i < exact.size(); ++i) {
     const auto expected = exact[i].second.values(), measure = plain[i].second.values();

@@ -63,9 +63,9 @@ class RecurrentCases : public testing::TestWithParam<Case> {};
 TEST_P(RecurrentCases, EveryRowAgreesWithTheReference) {
   const RecurrentProblem p(GetParam());
   const RecurrentResult exact = test::run(p.as(DType::f64), {.force = "reference.recurrent"});
-  const RecurrentResult plain = test::plain_lstm(p);
+  const RecurrentResult plain = test::plain_recurrent(p);
   for (const auto& row : kernels("recurrent", DeviceKind::cpu)) {
-    if (row != "reference.recurrent" && p.description.dtype != DType::f32) continue;
+    if (!test::accepts(row, p)) continue;
     for (const bool packed : {false, true})
       for (const bool deterministic : {false, true}) {
         SCOPED_TRACE(row + (packed ? " packed" : "") + (deterministic ? " deterministic" : ""));
@@ -81,7 +81,7 @@ TEST_P(RecurrentCases, EveryRowAgreesWithTheReference) {
 
 TEST_P(RecurrentCases, ThreadsDoNotChangeBits) {
   const RecurrentProblem p(GetParam());
-  if (p.description.dtype != DType::f32) return;
+  if (!test::accepts("cpu.recurrent_stepwise", p)) return;
   const PlanOptions one{.threads = 1, .force = "cpu.recurrent_stepwise", .deterministic = true};
   const auto expected = test::run(p, one).outputs();
   for (const int threads : {2, 3, 5}) {

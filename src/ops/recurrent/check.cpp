@@ -52,7 +52,7 @@ class Checker {
 
   std::int64_t directions() const { return d_.directions(); }
   std::int64_t parts() const { return d_.layers * directions(); }
-  std::int64_t outputs() const { return d_.projection > 0 ? d_.projection : d_.hidden; }
+  std::int64_t outputs() const { return outputs_of(d_); }
   std::int64_t steps() const { return steps_; }
   std::int64_t batch() const { return batch_; }
 

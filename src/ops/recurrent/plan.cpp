@@ -1,11 +1,13 @@
 // Chooses the row of a recurrent layer, explains the choice, and runs it on checked tensors. On a CPU a reserve opens with a
 // header that backward checks; the row sees the memory behind it.
 #include "core/check.hpp"
+#include "core/philox.hpp"
 #include "core/recurrent.hpp"
 #include "ops/recurrent/check.hpp"
 #include "ops/tables.hpp"
 
 #include <cstring>
+#include <utility>
 
 namespace everglow {
 namespace {
@@ -43,17 +45,41 @@ void check_header(const ReserveHeader& expected, const ConstTensorView& reserve)
           "h0, c0: expected them given or not as in the forward run");
 }
 
-std::vector<ExplanationGemm> gemms(const RecurrentQuery& query) {
+/// The products of one layer. Those of the recurrence are per step and direction; a reset before the product cuts a GRU's in two.
+std::vector<ExplanationGemm> layer_gemms(const RecurrentQuery& query, std::int64_t inputs, const std::string& prefix) {
   const RecurrentDescription& d = query.description;
   const std::int64_t gates = recurrent::gate_count(d.cell) * d.hidden, all = d.directions() * gates;
-  const std::int64_t state = d.projection > 0 ? d.projection : d.hidden;
-  const std::int64_t batch = query.sizes.batch, rows = query.sizes.steps * batch;
-  std::vector<ExplanationGemm> out{{"forward", "input", all, rows, d.inputs}, {"forward", "recurrent", gates, batch, state}};
+  const std::int64_t state = recurrent::outputs_of(d), batch = query.sizes.batch, rows = query.sizes.steps * batch;
+  const bool cut = d.cell == Cell::gru_reset_before;
+  const std::int64_t first = cut ? gates - d.hidden : gates;
+  std::vector<ExplanationGemm> out;
+  const auto add = [&](const char* pass, const char* what, std::int64_t m, std::int64_t n, std::int64_t k) {
+    out.push_back({pass, prefix + what, m, n, k});
+  };
+  add("forward", "input", all, rows, inputs);
+  add("forward", "recurrent", first, batch, state);
+  if (cut) add("forward", "candidate", d.hidden, batch, state);
+  if (d.projection > 0) add("forward", "projection", d.projection, batch, d.hidden);
   if (!d.training) return out;
-  out.push_back({"activation_gradient", "recurrent", state, batch, gates});
-  out.push_back({"activation_gradient", "input", d.inputs, rows, all});
-  out.push_back({"weight_gradient", "input", d.inputs, all, rows});
-  out.push_back({"weight_gradient", "recurrent", state, gates, rows});
+  if (d.projection > 0) add("activation_gradient", "projection", d.hidden, batch, d.projection);
+  if (cut) add("activation_gradient", "candidate", state, batch, d.hidden);
+  add("activation_gradient", "recurrent", state, batch, first);
+  add("activation_gradient", "input", inputs, rows, all);
+  add("weight_gradient", "input", inputs, all, rows);
+  add("weight_gradient", "recurrent", state, first, rows);
+  if (cut) add("weight_gradient", "candidate", state, d.hidden, rows);
+  if (d.projection > 0) add("weight_gradient", "projection", d.hidden, d.projection, rows);
+  return out;
+}
+
+std::vector<ExplanationGemm> gemms(const RecurrentQuery& query) {
+  const RecurrentDescription& d = query.description;
+  if (d.layers == 1) return layer_gemms(query, d.inputs, "");
+  std::vector<ExplanationGemm> out;
+  for (std::int64_t layer = 0; layer < d.layers; ++layer) {
+    const std::int64_t inputs = layer == 0 ? d.inputs : d.directions() * recurrent::outputs_of(d);
+    for (auto& product : layer_gemms(query, inputs, text("layer ", layer, ' '))) out.push_back(std::move(product));
+  }
   return out;
 }
 
@@ -93,9 +119,8 @@ std::size_t RecurrentPlan::packed_bytes() const noexcept { return impl_->footpri
 std::uint64_t RecurrentPlan::dropout_counters() const noexcept {
   const RecurrentDescription& d = impl_->query.description;
   if (d.dropout == 0) return 0;
-  const std::int64_t outputs = d.projection > 0 ? d.projection : d.hidden;
-  return static_cast<std::uint64_t>(d.layers * impl_->query.sizes.steps * impl_->query.sizes.batch * d.directions() * outputs + 3) /
-         4;
+  const RecurrentSizes& sizes = impl_->query.sizes;
+  return dropout_counters_of(d.layers * sizes.steps * sizes.batch * d.directions() * recurrent::outputs_of(d));
 }
 
 void RecurrentPlan::pack(std::span<const RecurrentWeights> weights, PackedWeights& packed, const Stream& stream) const {

@@ -1,0 +1,30 @@
+// Several recurrent layers as one after the other, for every row: between two layers stands a sequence [T, B, directions·H] of the
+// storage type, so a stack gives the same bits as plans of one layer each. What a row knows is one layer.
+#pragma once
+
+#include "core/rows.hpp"
+
+namespace everglow::recurrent {
+
+/// A part of the dropout mask: the elements of one sequence from index `first` on.
+struct Mask {
+  double probability = 0;
+  std::uint64_t seed = 0, offset = 0, first = 0;
+};
+
+/// How a row runs one layer. Queries have one layer and no dropout.
+struct LayerRow {
+  Footprint (*footprint)(const RecurrentQuery&) = nullptr;
+  void (*forward)(const RecurrentQuery&, const RecurrentForward&, void* workspace) = nullptr;
+  void (*backward)(const RecurrentQuery&, const RecurrentBackward&, void* workspace) = nullptr;
+  void (*pack)(const RecurrentQuery&, std::span<const RecurrentWeights>, void* packed) = nullptr;
+  /// to = from without the elements that the mask drops, the others scaled by 1 / (1 - p). Dense; `to` may be `from`.
+  void (*drop)(const RecurrentQuery&, const Mask&, const ConstTensorView& from, const TensorView& to) = nullptr;
+};
+
+Footprint stack_footprint(const LayerRow& row, const RecurrentQuery& query);
+void stack_forward(const LayerRow& row, const RecurrentQuery& query, const RecurrentForward& tensors, void* workspace);
+void stack_backward(const LayerRow& row, const RecurrentQuery& query, const RecurrentBackward& tensors, void* workspace);
+void stack_pack(const LayerRow& row, const RecurrentQuery& query, std::span<const RecurrentWeights> weights, void* packed);
+
+}  // namespace everglow::recurrent
