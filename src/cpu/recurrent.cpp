@@ -1,5 +1,9 @@
-// The row cpu.recurrent_stepwise: f32 LSTM of one layer.
+// The row cpu.recurrent_stepwise: f32, stacks of LSTM, GRU, tanh and relu layers.
 #include "core/recurrent.hpp"
+#include "core/parallel.hpp"
+#include "core/philox.hpp"
+#include "core/recurrent_stack.hpp"
+#include "cpu/isa/pointwise.hpp"
 #include "cpu/recurrent_layout.hpp"
 #include "cpu/rows.hpp"
 
@@ -11,18 +15,13 @@ namespace {
 Verdict accepts(const RecurrentQuery& q) {
   const RecurrentDescription& d = q.description;
   if (d.dtype != DType::f32) return decline(name(d.dtype), " is not served yet");
-  if (d.cell == Cell::gru) return decline("gru is not served yet");
   if (d.cell == Cell::gru_reset_before) return decline("gru_reset_before is not served yet");
-  if (d.cell == Cell::tanh) return decline("tanh is not served yet");
-  if (d.cell == Cell::relu) return decline("relu is not served yet");
-  if (d.layers > 1) return decline("layers > 1 is not served yet");
   if (d.projection > 0) return decline("projection is not served yet");
-  if (d.resets) return decline("resets are not served yet");
   return accept();
 }
 
 Footprint footprint(const RecurrentQuery& q) {
-  const LstmShape s = shape_of(q.description, q.sizes.steps, q.sizes.batch);
+  const RecurrentShape s = shape_of(q.description, q.sizes.steps, q.sizes.batch);
   Arena packed, reserve;
   take_weights(packed, s, q.isa);
   std::size_t workspace = recurrent_forward_bytes(q);
@@ -33,22 +32,45 @@ Footprint footprint(const RecurrentQuery& q) {
   return {workspace, reserve.bytes(), packed.bytes()};
 }
 
-void pack(const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed, const Stream&) {
-  const LstmShape s = shape_of(q.description, 0, 0);
+void pack(const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed) {
+  const RecurrentShape s = shape_of(q.description, 0, 0);
   Arena arena(packed);
   fill_weights(take_weights(arena, s, q.isa), s, weights, {.w_ih = true, .w_ih_packed = true, .forward = true, .backward = true},
                q);
 }
 
+void drop(const RecurrentQuery& q, const recurrent::Mask& mask, const ConstTensorView& from, const TensorView& to) {
+  constexpr std::int64_t part = 1024;  // elements whose words stay in the first cache
+  const PointwiseKernels& kernels = select(q.isa, portable::pointwise_kernels, avx2::pointwise_kernels, avx512::pointwise_kernels);
+  // p < 1, so that the threshold is a word
+  const auto threshold = static_cast<std::uint32_t>(dropout_threshold(mask.probability));
+  const auto scale = static_cast<float>(1 / (1 - mask.probability));
+  const std::int64_t n = from.elements(), parts = (n + part - 1) / part;
+  parallel_ranges(q.threads, parts, 4, [&](std::int64_t begin, std::int64_t end) {
+    std::uint32_t words[4 * (part / 4 + philox_batch)];
+    for (std::int64_t i = begin * part; i < std::min(end * part, n); i += part) {
+      const std::uint64_t element = mask.first + static_cast<std::uint64_t>(i);
+      const std::int64_t count = std::min(part, n - i), skip = static_cast<std::int64_t>(element % 4);
+      const std::int64_t counters = (skip + count + 3) / 4;
+      kernels.philox(mask.seed, mask.offset + element / 4, (counters + philox_batch - 1) / philox_batch * philox_batch, words);
+      kernels.dropout({.a = floats(from) + i, .y = floats(to) + i, .n = count}, words + skip, threshold, scale);
+    }
+  });
+}
+
+constexpr recurrent::LayerRow layer{
+    .footprint = footprint, .forward = recurrent_forward, .backward = recurrent_backward, .pack = pack, .drop = drop};
+
 }  // namespace
 
 const RecurrentRow recurrent_stepwise{.name = "cpu.recurrent_stepwise",
                                       .accepts = accepts,
-                                      .footprint = footprint,
+                                      .footprint = [](const RecurrentQuery& q) { return recurrent::stack_footprint(layer, q); },
                                       .forward = [](const RecurrentQuery& q, const RecurrentForward& t, void* workspace,
-                                                    const Stream&) { recurrent_forward(q, t, workspace); },
+                                                    const Stream&) { recurrent::stack_forward(layer, q, t, workspace); },
                                       .backward = [](const RecurrentQuery& q, const RecurrentBackward& t, void* workspace,
-                                                     const Stream&) { recurrent_backward(q, t, workspace); },
-                                      .pack = pack};
+                                                     const Stream&) { recurrent::stack_backward(layer, q, t, workspace); },
+                                      .pack = [](const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed,
+                                                 const Stream&) { recurrent::stack_pack(layer, q, weights, packed); }};
 
 }  // namespace everglow::cpu

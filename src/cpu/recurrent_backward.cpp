@@ -1,4 +1,4 @@
-// The stepwise LSTM, backward: a fused cell and a product with the packed recurrent matrix a step, then one product each for the
+// A stepwise layer, backward: a fused cell and a product with the packed recurrent matrix a step, then one product each for the
 // gradients of the input, of w_ih and of w_hh over all steps.
 #include "core/recurrent.hpp"
 #include "cpu/recurrent_layout.hpp"
@@ -13,19 +13,21 @@ namespace everglow::cpu {
 namespace {
 
 struct BackwardScratch {
-  float* dz = nullptr;      // [T, B, row], gradients before the activations; 0 past a length
+  float* dz = nullptr;      // [T, B, row], gradients of W x + b; 0 past a length
+  float* du = nullptr;      // [T, B, row], of R h + b'; for all cells but a GRU the same memory
   float* dh = nullptr;      // [directions, B, units], from the step after
   float* dc = nullptr;      // [directions, B, units]
   float* x = nullptr;       // [T, B, I], a copy whose padding is zero, where lengths are given
   float* before = nullptr;  // [T, B, H], h before each step, of one direction
   float* dw = nullptr;      // [row, I] or [gates, H], a weight gradient in block order
   float* sums = nullptr;    // [row]
-  LstmWeights room;
+  LoopWeights room;
 };
 
-BackwardScratch take_backward(Arena& arena, const LstmShape& s, bool lengths, Isa isa) {
+BackwardScratch take_backward(Arena& arena, const RecurrentShape& s, bool lengths, Isa isa) {
   BackwardScratch out;
   out.dz = arena.take<float>(s.rows() * s.row());
+  out.du = s.cell == Cell::gru ? arena.take<float>(s.rows() * s.row()) : out.dz;
   out.dh = arena.take<float>(s.directions * s.batch * s.units());
   out.dc = arena.take<float>(s.directions * s.batch * s.units());
   if (lengths) out.x = arena.take<float>(s.rows() * s.inputs);
@@ -39,21 +41,21 @@ BackwardScratch take_backward(Arena& arena, const LstmShape& s, bool lengths, Is
 struct Backward {
   const RecurrentQuery& q;
   const RecurrentBackward& t;
-  LstmShape s;
-  LstmReserve kept;
+  RecurrentShape s;
+  LoopReserve kept;
   BackwardScratch scratch;
-  LstmWeights weights;
-  const LstmKernels& kernels;
+  LoopWeights weights;
+  const CellKernels& kernels;
 
   std::int64_t length(std::int64_t b) const { return recurrent::length_of(t.lengths, b, s.steps); }
   GemmContext context() const { return {.threads = q.threads, .isa = q.isa, .library = !q.options.deterministic}; }
 
   // ---- the time loop ----
 
-  float* dh(const LstmPart& p, std::int64_t b) const { return scratch.dh + (p.direction * s.batch + b) * s.units(); }
-  float* dc(const LstmPart& p, std::int64_t b) const { return scratch.dc + (p.direction * s.batch + b) * s.units(); }
-  std::int64_t units(const LstmPart& p) const { return (p.last_block - p.first_block) * lstm_block; }
-  void copy_real(float* to, const float* from, const LstmPart& p) const {
+  float* dh(const LoopPart& p, std::int64_t b) const { return scratch.dh + (p.direction * s.batch + b) * s.units(); }
+  float* dc(const LoopPart& p, std::int64_t b) const { return scratch.dc + (p.direction * s.batch + b) * s.units(); }
+  std::int64_t units(const LoopPart& p) const { return (p.last_block - p.first_block) * cell_block; }
+  void copy_real(float* to, const float* from, const LoopPart& p) const {
     const std::int64_t real = std::min(units(p), s.hidden - p.first_unit());
     if (real > 0) std::memcpy(to + p.first_unit(), from + p.first_unit(), static_cast<std::size_t>(real) * sizeof(float));
   }
@@ -63,7 +65,7 @@ struct Backward {
   }
   std::int64_t last_step(std::int64_t direction, std::int64_t b) const { return first_step(1 - direction, b); }
 
-  void begin(const LstmPart& p) const {
+  void begin(const LoopPart& p) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       std::fill(dh(p, b) + p.first_unit(), dh(p, b) + p.first_unit() + units(p), 0.0F);
       std::fill(dc(p, b) + p.first_unit(), dc(p, b) + p.first_unit() + units(p), 0.0F);
@@ -73,42 +75,107 @@ struct Backward {
     }
   }
 
-  void cell(const LstmPart& p, std::int64_t step, std::int64_t b) const {
-    const std::int64_t row = step * s.batch + b;
-    float* dz = scratch.dz + row * s.row() + p.direction * s.gates();
-    if (step >= length(b)) {
-      std::fill(dz + 4 * p.first_unit(), dz + 4 * (p.first_unit() + units(p)), 0.0F);
-      return;
-    }
-    const auto cell_of = [&](std::int64_t at) {
-      return kept.cells + ((at * s.batch + b) * s.directions + p.direction) * s.units();
-    };
-    const bool first = step == first_step(p.direction, b), last = step == last_step(p.direction, b);
+  /// Where a row has no state of its own before a step: the caller's first state comes in, or a reset cut it off.
+  bool first(const LoopPart& p, std::int64_t step, std::int64_t b) const { return step == first_step(p.direction, b); }
+  bool reset_before(std::int64_t direction, std::int64_t step, std::int64_t b) const {
+    return recurrent::reset_before(t.resets, direction, step, b, length(b));
+  }
+  std::int64_t gates_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    return (step * s.batch + b) * s.row() + p.direction * s.gates();
+  }
+  float* cell_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    return kept.cells + ((step * s.batch + b) * s.directions + p.direction) * s.units();
+  }
+  const float* dy_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
     const float* dy = row_of(t.dy, step, b);
-    kernels.backward({.gates = kept.gates + row * s.row() + p.direction * s.gates(),
-                      .cell = cell_of(step),
-                      .before = first ? row_of(t.c0, p.direction, b) : cell_of(p.direction == 0 ? step - 1 : step + 1),
-                      .dy = dy ? dy + p.direction * s.hidden : nullptr,
-                      .dh = last ? row_of(t.dhn, p.direction, b) : dh(p, b),
-                      .dc = dc(p, b),
-                      .dz = dz,
-                      .begin = p.first_block,
-                      .end = p.last_block,
-                      .hidden = s.hidden});
+    return dy ? dy + p.direction * s.hidden : nullptr;
+  }
+  const float* dh_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    return step == last_step(p.direction, b) ? row_of(t.dhn, p.direction, b) : dh(p, b);
+  }
+  /// h before a valid step; null where it is zero.
+  const float* state_before(std::int64_t direction, std::int64_t step, std::int64_t b) const {
+    if (reset_before(direction, step, b)) return nullptr;
+    if (step == first_step(direction, b)) return row_of(t.h0, direction, b);
+    return row_of(t.y, direction == 0 ? step - 1 : step + 1, b) + direction * s.hidden;
   }
 
-  void operator()(const LstmPart& p, SpinBarrier& barrier) const {
+  void lstm(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    const float* before = first(p, step, b) ? row_of(t.c0, p.direction, b) : cell_at(p, p.direction == 0 ? step - 1 : step + 1, b);
+    const bool reset = reset_before(p.direction, step, b);
+    kernels.lstm_backward({.gates = kept.gates + gates_at(p, step, b),
+                           .cell = cell_at(p, step, b),
+                           .before = reset ? nullptr : before,
+                           .dy = dy_at(p, step, b),
+                           .dh = dh_at(p, step, b),
+                           .dc = dc(p, b),
+                           .dz = scratch.dz + gates_at(p, step, b),
+                           .begin = p.first_block,
+                           .end = p.last_block,
+                           .hidden = s.hidden});
+    if (reset) std::fill(dc(p, b) + p.first_unit(), dc(p, b) + p.first_unit() + units(p), 0.0F);
+  }
+
+  void gru(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    kernels.gru_backward({.gates = kept.gates + gates_at(p, step, b),
+                          .inner = cell_at(p, step, b),
+                          .before = state_before(p.direction, step, b),
+                          .dy = dy_at(p, step, b),
+                          .dh = dh_at(p, step, b),
+                          .carried = dh(p, b),
+                          .dz = scratch.dz + gates_at(p, step, b),
+                          .du = scratch.du + gates_at(p, step, b),
+                          .begin = p.first_block,
+                          .end = p.last_block,
+                          .hidden = s.hidden});
+  }
+
+  void plain(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    (s.cell == Cell::tanh ? kernels.tanh_backward : kernels.relu_backward)({.gates = kept.gates + gates_at(p, step, b),
+                                                                            .dy = dy_at(p, step, b),
+                                                                            .dh = dh_at(p, step, b),
+                                                                            .dz = scratch.dz + gates_at(p, step, b),
+                                                                            .begin = p.first_block,
+                                                                            .end = p.last_block,
+                                                                            .hidden = s.hidden});
+  }
+
+  void cell(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    if (step >= length(b)) {
+      for (float* gradients : {scratch.dz, scratch.du}) {
+        float* at = gradients + gates_at(p, step, b);
+        std::fill(at + s.slots * p.first_unit(), at + s.slots * (p.first_unit() + units(p)), 0.0F);
+      }
+      return;
+    }
+    if (s.cell == Cell::lstm)
+      lstm(p, step, b);
+    else if (s.cell == Cell::gru)
+      gru(p, step, b);
+    else
+      plain(p, step, b);
+  }
+
+  /// dh of the step before: through R, beside what a GRU carries past its gates. It ends at a reset and in dh0.
+  void multiply(const LoopPart& p, std::int64_t step) const {
+    const float* du = scratch.du + gates_at(p, step, p.first_row);
+    gemm_packed(q.isa, p.rows(), s.gates(), s.hidden, du, s.row(), weights.backward[p.direction], p.first_unit(),
+                std::min(p.last_block * cell_block, s.hidden), dh(p, p.first_row), s.units(), s.cell == Cell::gru);
+    if (!t.resets.given() && !t.dh0.given()) return;
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
+      if (step >= length(b)) continue;
+      if (reset_before(p.direction, step, b)) std::fill(dh(p, b) + p.first_unit(), dh(p, b) + p.first_unit() + units(p), 0.0F);
+      if (t.dh0.given() && first(p, step, b)) copy_real(row_of(t.dh0, p.direction, b), dh(p, b), p);
+    }
+  }
+
+  void operator()(const LoopPart& p, SpinBarrier& barrier) const {
     begin(p);
     for (std::int64_t i = s.steps - 1; i >= 0; --i) {
       const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i;
       for (std::int64_t b = p.first_row; b < p.last_row; ++b) cell(p, step, b);
-      barrier.wait();  // the product reads dz of all units
-      if (i == 0 && !t.dh0.given()) break;
-      const float* dz = scratch.dz + (step * s.batch + p.first_row) * s.row() + p.direction * s.gates();
-      gemm_packed(q.isa, p.rows(), s.gates(), s.hidden, dz, s.row(), weights.backward[p.direction], p.first_unit(),
-                  std::min(p.last_block * lstm_block, s.hidden), dh(p, p.first_row), s.units(), false);
-      for (std::int64_t b = p.first_row; t.dh0.given() && b < p.last_row; ++b)
-        if (step == first_step(p.direction, b)) copy_real(row_of(t.dh0, p.direction, b), dh(p, b), p);
+      barrier.wait();  // the product reads the gradients of all units
+      if (i > 0 || t.dh0.given()) multiply(p, step);
     }
     for (std::int64_t b = p.first_row; t.dc0.given() && b < p.last_row; ++b) copy_real(row_of(t.dc0, p.direction, b), dc(p, b), p);
   }
@@ -132,13 +199,7 @@ struct Backward {
     parallel_ranges(q.threads, s.rows(), 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t step = row / s.batch, b = row % s.batch;
-        const float* from = nullptr;
-        if (step < length(b)) {
-          if (step == first_step(direction, b))
-            from = row_of(t.h0, direction, b);
-          else
-            from = row_of(t.y, direction == 0 ? step - 1 : step + 1, b) + direction * s.hidden;
-        }
+        const float* from = step < length(b) ? state_before(direction, step, b) : nullptr;
         float* to = scratch.before + row * s.hidden;
         if (from != nullptr)
           std::copy(from, from + s.hidden, to);
@@ -151,9 +212,9 @@ struct Backward {
   /// Rows of a gradient in block order to the caller's order.
   void deliver(const TensorView& to, const float* from, std::int64_t columns) const {
     if (!to.given()) return;
-    parallel_ranges(q.threads, 4 * s.hidden, 64, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(q.threads, s.slots * s.hidden, 64, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        const float* source = from + LstmShape::place(row / s.hidden, row % s.hidden) * columns;
+        const float* source = from + s.place(row) * columns;
         float* target = floats(to) + row * to.strides[0];
         if (t.accumulate)
           for (std::int64_t j = 0; j < columns; ++j) target[j] += source[j];
@@ -163,9 +224,8 @@ struct Backward {
     });
   }
 
-  bool wanted(TensorView RecurrentWeightGradients::*a, TensorView RecurrentWeightGradients::*b = nullptr) const {
-    return std::any_of(t.dweights.begin(), t.dweights.end(),
-                       [&](const auto& g) { return (g.*a).given() || (b && (g.*b).given()); });
+  bool wanted(TensorView RecurrentWeightGradients::*gradient) const {
+    return std::any_of(t.dweights.begin(), t.dweights.end(), [&](const auto& g) { return (g.*gradient).given(); });
   }
 
   void input_weights() const {
@@ -200,7 +260,7 @@ struct Backward {
             .m = s.gates(),
             .n = s.hidden,
             .k = s.rows(),
-            .a = scratch.dz + direction * s.gates(),
+            .a = scratch.du + direction * s.gates(),
             .lda = s.row(),
             .b = scratch.before,
             .ldb = s.hidden,
@@ -212,19 +272,25 @@ struct Backward {
   }
 
   void biases() const {
-    if (!wanted(&RecurrentWeightGradients::b_ih, &RecurrentWeightGradients::b_hh)) return;
-    parallel_ranges(q.threads, s.row() / lstm_block, 4, [&](std::int64_t begin, std::int64_t end) {
-      kernels.column_sums(scratch.dz, s.rows(), s.row(), begin * lstm_block, end * lstm_block, scratch.sums);
-    });
-    for (std::size_t d = 0; d < t.dweights.size(); ++d)
-      for (const TensorView& to : {t.dweights[d].b_ih, t.dweights[d].b_hh}) {
-        const float* sums = scratch.sums + static_cast<std::int64_t>(d) * s.gates();
-        for (std::int64_t row = 0; to.given() && row < 4 * s.hidden; ++row) {
-          const float sum = sums[LstmShape::place(row / s.hidden, row % s.hidden)];
+    const auto both = {&RecurrentWeightGradients::b_ih, &RecurrentWeightGradients::b_hh};
+    const float* summed = nullptr;
+    for (TensorView RecurrentWeightGradients::*bias : both) {
+      if (!wanted(bias)) continue;
+      const float* gradients = bias == &RecurrentWeightGradients::b_ih ? scratch.dz : scratch.du;
+      if (gradients != summed)
+        parallel_ranges(q.threads, s.row() / cell_block, 4, [&](std::int64_t begin, std::int64_t end) {
+          kernels.column_sums(gradients, s.rows(), s.row(), begin * cell_block, end * cell_block, scratch.sums);
+        });
+      summed = gradients;
+      for (std::size_t d = 0; d < t.dweights.size(); ++d) {
+        const TensorView& to = t.dweights[d].*bias;
+        for (std::int64_t row = 0; to.given() && row < s.slots * s.hidden; ++row) {
+          const float sum = scratch.sums[static_cast<std::int64_t>(d) * s.gates() + s.place(row)];
           float& target = floats(to)[row * to.strides[0]];
           target = t.accumulate ? target + sum : sum;
         }
       }
+    }
   }
 
   void inputs() const {
@@ -256,14 +322,14 @@ std::size_t recurrent_backward_bytes(const RecurrentQuery& q) {
 }
 
 void recurrent_backward(const RecurrentQuery& q, const RecurrentBackward& t, void* workspace) {
-  const LstmShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
+  const RecurrentShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
   // The reserve is only read; the arena that finds its parts hands out mutable pointers.
   Arena arena(workspace), reserve(const_cast<void*>(t.reserve.data));
   const BackwardScratch scratch = take_backward(arena, s, q.description.lengths, q.isa);
-  const LstmNeeds needs{.w_ih = t.dx.given(), .w_ih_packed = false, .forward = false, .backward = true};
-  const LstmWeights weights = weights_of_run(scratch.room, s, t.weights, t.packed, needs, q);
-  const Backward pass{q, t, s, take_reserve(reserve, s), scratch, weights, lstm_kernels(q.isa)};
-  const std::int64_t grain = std::lcm(packed_panel_columns(q.isa), lstm_block) / lstm_block;
+  const LoopNeeds needs{.w_ih = t.dx.given(), .w_ih_packed = false, .forward = false, .backward = true};
+  const LoopWeights weights = weights_of_run(scratch.room, s, t.weights, t.packed, needs, q);
+  const Backward pass{q, t, s, take_reserve(reserve, s), scratch, weights, cell_kernels(q.isa)};
+  const std::int64_t grain = std::lcm(packed_panel_columns(q.isa), cell_block) / cell_block;
   run_loop(s, q.threads, grain, pass);
   pass.input_weights();
   pass.recurrent_weights();

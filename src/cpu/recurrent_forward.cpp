@@ -1,4 +1,4 @@
-// The stepwise LSTM, forward: one product for the inputs of all steps and directions, then a product with the packed recurrent
+// A stepwise layer, forward: one product for the inputs of all steps and directions, then a product with the packed recurrent
 // matrix and the fused cell a step.
 #include "core/recurrent.hpp"
 #include "cpu/recurrent_layout.hpp"
@@ -13,43 +13,56 @@ namespace everglow::cpu {
 namespace {
 
 struct ForwardScratch {
-  LstmReserve kept;       // in the caller's reserve where the plan trains
-  float* bias = nullptr;  // [row]
-  float* h = nullptr;     // [2, directions, B, units], before and after a step in turn
-  float* c = nullptr;     // [directions, B, units]
-  LstmWeights room;
+  LoopReserve kept;             // in the caller's reserve where the plan trains
+  float* bias = nullptr;        // [row]
+  float* inner_bias = nullptr;  // [directions, units], of R h in the n of a GRU
+  float* products = nullptr;    // [directions, B, gates], R h of a GRU
+  float* h = nullptr;           // [2, directions, B, units], before and after a step in turn
+  float* c = nullptr;           // [directions, B, units]
+  LoopWeights room;
 };
 
-ForwardScratch take_forward(Arena& arena, const LstmShape& s, bool training, Isa isa) {
+ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, bool training, Isa isa) {
   ForwardScratch out;
   if (!training) out.kept.gates = arena.take<float>(s.rows() * s.row());
   out.bias = arena.take<float>(s.row());
+  if (s.cell == Cell::gru) {
+    out.inner_bias = arena.take<float>(s.directions * s.units());
+    out.products = arena.take<float>(s.batch * s.row());
+  }
   out.h = arena.take<float>(2 * s.directions * s.batch * s.units());
   out.c = arena.take<float>(s.directions * s.batch * s.units());
   out.room = take_weights(arena, s, isa);
   return out;
 }
 
-/// b_ih + b_hh in block order; zero in the padding.
-void fill_bias(float* bias, const LstmShape& s, std::span<const RecurrentWeights> weights) {
-  std::fill(bias, bias + s.row(), 0.0F);
+/// b_ih + b_hh in block order, but for the part of a GRU's b_hh that r multiplies; zero in the padding.
+void fill_bias(const ForwardScratch& to, const RecurrentShape& s, std::span<const RecurrentWeights> weights) {
+  std::fill(to.bias, to.bias + s.row(), 0.0F);
+  if (to.inner_bias != nullptr) std::fill(to.inner_bias, to.inner_bias + s.directions * s.units(), 0.0F);
   for (std::size_t d = 0; d < weights.size(); ++d) {
-    float* to = bias + static_cast<std::int64_t>(d) * s.gates();
-    for (const ConstTensorView& from : {weights[d].b_ih, weights[d].b_hh})
-      for (std::int64_t row = 0; from.given() && row < 4 * s.hidden; ++row)
-        to[LstmShape::place(row / s.hidden, row % s.hidden)] += floats(from)[row * from.strides[0]];
+    const auto direction = static_cast<std::int64_t>(d);
+    const auto add = [&](const ConstTensorView& from, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; from.given() && row < end; ++row)
+        to.bias[direction * s.gates() + s.place(row)] += floats(from)[row * from.strides[0]];
+    };
+    const ConstTensorView& b_hh = weights[d].b_hh;
+    add(weights[d].b_ih, 0, s.slots * s.hidden);
+    add(b_hh, 0, to.inner_bias != nullptr ? 2 * s.hidden : s.slots * s.hidden);
+    for (std::int64_t unit = 0; to.inner_bias != nullptr && b_hh.given() && unit < s.hidden; ++unit)
+      to.inner_bias[direction * s.units() + unit] = floats(b_hh)[(2 * s.hidden + unit) * b_hh.strides[0]];
   }
 }
 
 /// Products below this many rows are served from the packed matrix: a library would lay it out anew each time.
 constexpr std::int64_t packed_rows = 128;
 
-bool library_serves_inputs(const RecurrentQuery& q, const LstmShape& s) {
+bool library_serves_inputs(const RecurrentQuery& q, const RecurrentShape& s) {
   return !q.options.deterministic && has_onednn() && s.rows() >= packed_rows;
 }
 
 /// gates = x w_ihᵀ by our own micro-kernel: the same bits whatever the rows and threads.
-void packed_inputs(const RecurrentQuery& q, const LstmShape& s, const ConstTensorView& x, const LstmWeights& w, float* gates) {
+void packed_inputs(const RecurrentQuery& q, const RecurrentShape& s, const ConstTensorView& x, const LoopWeights& w, float* gates) {
   constexpr std::int64_t tile = 64;  // rows of x that stay in the first cache while all columns pass
   const std::int64_t stride = step_rows("recurrent.forward", "x", x).stride;
   const std::int64_t panel = packed_panel_columns(q.isa);
@@ -68,7 +81,8 @@ void packed_inputs(const RecurrentQuery& q, const LstmShape& s, const ConstTenso
   });
 }
 
-void library_inputs(const RecurrentQuery& q, const LstmShape& s, const ConstTensorView& x, const LstmWeights& w, float* gates) {
+void library_inputs(const RecurrentQuery& q, const RecurrentShape& s, const ConstTensorView& x, const LoopWeights& w,
+                    float* gates) {
   const StepRows rows = step_rows("recurrent.forward", "x", x);
   const std::int64_t parts = rows.folds ? 1 : s.steps, m = s.rows() / parts;
   for (std::int64_t part = 0; part < parts; ++part)
@@ -88,70 +102,130 @@ void library_inputs(const RecurrentQuery& q, const LstmShape& s, const ConstTens
 struct ForwardLoop {
   const RecurrentQuery& q;
   const RecurrentForward& t;
-  LstmShape s;
+  RecurrentShape s;
   ForwardScratch scratch;
-  LstmWeights weights;
-  const LstmKernels& kernels;
+  LoopWeights weights;
+  const CellKernels& kernels;
 
-  float* h(std::int64_t parity, const LstmPart& p, std::int64_t row) const {
+  float* h(std::int64_t parity, const LoopPart& p, std::int64_t row) const {
     return scratch.h + ((parity * s.directions + p.direction) * s.batch + row) * s.units();
   }
-  float* c(const LstmPart& p, std::int64_t row) const { return scratch.c + (p.direction * s.batch + row) * s.units(); }
-  std::int64_t units(const LstmPart& p) const { return (p.last_block - p.first_block) * lstm_block; }
+  float* c(const LoopPart& p, std::int64_t row) const { return scratch.c + (p.direction * s.batch + row) * s.units(); }
+  std::int64_t units(const LoopPart& p) const { return (p.last_block - p.first_block) * cell_block; }
   /// Units of a part that exist; the rest of the last block is padding.
-  std::int64_t real_units(const LstmPart& p) const { return std::min(units(p), s.hidden - p.first_unit()); }
-  void copy_real(float* to, const float* from, const LstmPart& p) const {
+  std::int64_t real_units(const LoopPart& p) const { return std::min(units(p), s.hidden - p.first_unit()); }
+  void copy_real(float* to, const float* from, const LoopPart& p) const {
     if (real_units(p) > 0) std::memcpy(to, from, static_cast<std::size_t>(real_units(p)) * sizeof(float));
   }
 
-  void begin(const LstmPart& p) const {
-    for (std::int64_t b = p.first_row; b < p.last_row; ++b)
+  std::int64_t length(std::int64_t b) const { return recurrent::length_of(t.lengths, b, s.steps); }
+  bool reset_before(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    return recurrent::reset_before(t.resets, p.direction, step, b, length(b));
+  }
+  void clear(float* row, const LoopPart& p) const { std::fill(row + p.first_unit(), row + p.first_unit() + units(p), 0.0F); }
+
+  void begin(const LoopPart& p) const {
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
+      const bool fresh = length(b) > 0 && p.direction == 0 && reset_before(p, 0, b);
       for (const auto& [to, from] :
            {std::pair(h(0, p, b), row_of(t.h0, p.direction, b)), std::pair(c(p, b), row_of(t.c0, p.direction, b))}) {
-        std::fill(to + p.first_unit(), to + p.first_unit() + units(p), 0.0F);
-        if (from != nullptr) copy_real(to + p.first_unit(), from + p.first_unit(), p);
+        clear(to, p);
+        if (from != nullptr && !fresh) copy_real(to + p.first_unit(), from + p.first_unit(), p);
       }
+    }
   }
 
-  void finish(const LstmPart& p) const {
+  void finish(const LoopPart& p) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       if (t.hn.given()) copy_real(row_of(t.hn, p.direction, b) + p.first_unit(), h(s.steps % 2, p, b) + p.first_unit(), p);
       if (t.cn.given()) copy_real(row_of(t.cn, p.direction, b) + p.first_unit(), c(p, b) + p.first_unit(), p);
     }
   }
 
-  void cell(const LstmPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
-    float* y = row_of(t.y, step, b) + p.direction * s.hidden;
-    if (step >= recurrent::length_of(t.lengths, b, s.steps)) {  // the state waits, y is zero
-      std::memcpy(h(1 - parity, p, b) + p.first_unit(), h(parity, p, b) + p.first_unit(),
-                  static_cast<std::size_t>(units(p)) * sizeof(float));
-      std::fill(y + p.first_unit(), y + p.first_unit() + std::max<std::int64_t>(real_units(p), 0), 0.0F);
-      return;
-    }
+  void lstm(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
     const std::int64_t row = step * s.batch + b;
-    kernels.forward({.gates = scratch.kept.gates + row * s.row() + p.direction * s.gates(),
-                     .bias = scratch.bias + p.direction * s.gates(),
-                     .c = c(p, b),
-                     .h = h(1 - parity, p, b),
-                     .y = y,
-                     .cell = scratch.kept.cells ? scratch.kept.cells + (row * s.directions + p.direction) * s.units() : nullptr,
-                     .begin = p.first_block,
-                     .end = p.last_block,
-                     .hidden = s.hidden});
+    kernels.lstm_forward(
+        {.gates = gates_of(p, step, b),
+         .bias = scratch.bias + p.direction * s.gates(),
+         .c = c(p, b),
+         .h = h(1 - parity, p, b),
+         .y = row_of(t.y, step, b) + p.direction * s.hidden,
+         .cell = scratch.kept.cells ? scratch.kept.cells + (row * s.directions + p.direction) * s.units() : nullptr,
+         .begin = p.first_block,
+         .end = p.last_block,
+         .hidden = s.hidden});
   }
 
-  void operator()(const LstmPart& p, SpinBarrier& barrier) const {
+  void gru(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
+    const std::int64_t row = step * s.batch + b;
+    kernels.gru_forward(
+        {.gates = gates_of(p, step, b),
+         .products = has_products(p, step) ? products(p, b) : nullptr,
+         .bias = scratch.bias + p.direction * s.gates(),
+         .inner_bias = scratch.inner_bias + p.direction * s.units(),
+         .before = h(parity, p, b),
+         .h = h(1 - parity, p, b),
+         .y = row_of(t.y, step, b) + p.direction * s.hidden,
+         .inner = scratch.kept.cells ? scratch.kept.cells + (row * s.directions + p.direction) * s.units() : nullptr,
+         .begin = p.first_block,
+         .end = p.last_block,
+         .hidden = s.hidden});
+  }
+
+  void plain(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
+    (s.cell == Cell::tanh ? kernels.tanh_forward : kernels.relu_forward)({.gates = gates_of(p, step, b),
+                                                                          .bias = scratch.bias + p.direction * s.gates(),
+                                                                          .h = h(1 - parity, p, b),
+                                                                          .y = row_of(t.y, step, b) + p.direction * s.hidden,
+                                                                          .begin = p.first_block,
+                                                                          .end = p.last_block,
+                                                                          .hidden = s.hidden});
+  }
+
+  void cell(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
+    if (step >= length(b)) {  // the state waits, y is zero
+      float* y = row_of(t.y, step, b) + p.direction * s.hidden + p.first_unit();
+      std::memcpy(h(1 - parity, p, b) + p.first_unit(), h(parity, p, b) + p.first_unit(),
+                  static_cast<std::size_t>(units(p)) * sizeof(float));
+      std::fill(y, y + std::max<std::int64_t>(real_units(p), 0), 0.0F);
+      return;
+    }
+    if (s.cell == Cell::lstm)
+      lstm(p, step, b, parity);
+    else if (s.cell == Cell::gru)
+      gru(p, step, b, parity);
+    else
+      plain(p, step, b, parity);
+    const std::int64_t next = p.direction == 0 ? step + 1 : step - 1;
+    if (t.resets.given() && next >= 0 && next < length(b) && reset_before(p, next, b))
+      clear(h(1 - parity, p, b), p), clear(c(p, b), p);  // before the threads meet: the next product reads all units
+  }
+
+  float* gates_of(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    return scratch.kept.gates + (step * s.batch + b) * s.row() + p.direction * s.gates();
+  }
+  float* products(const LoopPart& p, std::int64_t b) const { return scratch.products + (p.direction * s.batch + b) * s.gates(); }
+  /// The first step of a walk without h0 has nothing to multiply.
+  bool has_products(const LoopPart& p, std::int64_t step) const {
+    return t.h0.given() || step != (p.direction == 0 ? 0 : s.steps - 1);
+  }
+
+  /// R h of all rows of a part: a GRU's stands alone, the others' is added to W x.
+  void multiply(const LoopPart& p, std::int64_t step, std::int64_t parity) const {
+    const bool apart = s.cell == Cell::gru;
+    float* to = apart ? products(p, p.first_row) : gates_of(p, step, p.first_row);
+    gemm_packed(q.isa, p.rows(), s.hidden, s.gates(), h(parity, p, p.first_row), s.units(), weights.forward[p.direction],
+                s.slots * p.first_unit(), s.slots * p.last_block * cell_block, to, apart ? s.gates() : s.row(), !apart);
+  }
+
+  void operator()(const LoopPart& p, SpinBarrier& barrier) const {
     begin(p);
     barrier.wait();
     std::int64_t longest = 0;
-    for (std::int64_t b = p.first_row; b < p.last_row; ++b)
-      longest = std::max(longest, recurrent::length_of(t.lengths, b, s.steps));
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b) longest = std::max(longest, length(b));
     for (std::int64_t i = 0; i < s.steps; ++i) {
       const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i, parity = i % 2;
-      float* gates = scratch.kept.gates + (step * s.batch + p.first_row) * s.row() + p.direction * s.gates();
-      if (step < longest && (i > 0 || t.h0.given()))
-        gemm_packed(q.isa, p.rows(), s.hidden, s.gates(), h(parity, p, p.first_row), s.units(), weights.forward[p.direction],
-                    4 * p.first_unit(), 4 * p.last_block * lstm_block, gates, s.row(), true);
+      if (step < longest && has_products(p, step)) multiply(p, step, parity);
       for (std::int64_t b = p.first_row; b < p.last_row; ++b) cell(p, step, b, parity);
       barrier.wait();
     }
@@ -168,20 +242,20 @@ std::size_t recurrent_forward_bytes(const RecurrentQuery& q) {
 }
 
 void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void* workspace) {
-  const LstmShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
+  const RecurrentShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
   Arena arena(workspace), reserve(t.reserve.data);
   ForwardScratch scratch = take_forward(arena, s, q.description.training, q.isa);
   if (q.description.training) scratch.kept = take_reserve(reserve, s);
   const bool library = library_serves_inputs(q, s);
-  const LstmWeights weights = weights_of_run(scratch.room, s, t.weights, t.packed,
+  const LoopWeights weights = weights_of_run(scratch.room, s, t.weights, t.packed,
                                              {.w_ih = library, .w_ih_packed = !library, .forward = true, .backward = false}, q);
-  fill_bias(scratch.bias, s, t.weights);
+  fill_bias(scratch, s, t.weights);
   if (library)
     library_inputs(q, s, t.x, weights, scratch.kept.gates);
   else
     packed_inputs(q, s, t.x, weights, scratch.kept.gates);
-  const std::int64_t grain = std::lcm(packed_panel_columns(q.isa), 4 * lstm_block) / (4 * lstm_block);
-  run_loop(s, q.threads, grain, ForwardLoop{q, t, s, scratch, weights, lstm_kernels(q.isa)});
+  const std::int64_t grain = std::lcm(packed_panel_columns(q.isa), s.slots * cell_block) / (s.slots * cell_block);
+  run_loop(s, q.threads, grain, ForwardLoop{q, t, s, scratch, weights, cell_kernels(q.isa)});
 }
 
 }  // namespace everglow::cpu

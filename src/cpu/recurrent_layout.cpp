@@ -3,6 +3,7 @@
 
 #include "core/check.hpp"
 #include "core/parallel.hpp"
+#include "core/recurrent.hpp"
 #include "gemm/gemm.hpp"
 
 #include <algorithm>
@@ -16,13 +17,13 @@ void* take_packed(Arena& arena, Isa isa, std::int64_t k, std::int64_t n) {
 }
 
 /// The rows of one direction in block order.
-void reorder(float* to, const ConstTensorView& from, const LstmShape& s, std::int64_t columns, int threads) {
+void reorder(float* to, const ConstTensorView& from, const RecurrentShape& s, std::int64_t columns, int threads) {
   if (columns == 0) return;
   const std::size_t bytes = static_cast<std::size_t>(columns) * sizeof(float);
   parallel_ranges(threads, s.units(), 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t unit = begin; unit < end; ++unit)
-      for (std::int64_t q = 0; q < 4; ++q) {
-        float* row = to + LstmShape::place(q, unit) * columns;
+      for (std::int64_t q = 0; q < s.slots; ++q) {
+        float* row = to + s.place(q, unit) * columns;
         if (unit < s.hidden)
           std::memcpy(row, floats(from) + (q * s.hidden + unit) * from.strides[0], bytes);
         else
@@ -33,12 +34,12 @@ void reorder(float* to, const ConstTensorView& from, const LstmShape& s, std::in
 
 }  // namespace
 
-LstmShape shape_of(const RecurrentDescription& d, std::int64_t steps, std::int64_t batch) {
-  return {steps, batch, d.inputs, d.hidden, d.directions()};
+RecurrentShape shape_of(const RecurrentDescription& d, std::int64_t steps, std::int64_t batch) {
+  return {steps, batch, d.inputs, d.hidden, d.directions(), d.cell, recurrent::gate_count(d.cell)};
 }
 
-LstmWeights take_weights(Arena& arena, const LstmShape& s, Isa isa) {
-  LstmWeights w;
+LoopWeights take_weights(Arena& arena, const RecurrentShape& s, Isa isa) {
+  LoopWeights w;
   w.w_ih = arena.take<float>(s.row() * s.inputs);
   w.w_ih_packed = take_packed(arena, isa, s.inputs, s.row());
   w.w_hh = arena.take<float>(s.row() * s.hidden);
@@ -49,7 +50,7 @@ LstmWeights take_weights(Arena& arena, const LstmShape& s, Isa isa) {
   return w;
 }
 
-void fill_weights(const LstmWeights& to, const LstmShape& s, std::span<const RecurrentWeights> from, const LstmNeeds& needs,
+void fill_weights(const LoopWeights& to, const RecurrentShape& s, std::span<const RecurrentWeights> from, const LoopNeeds& needs,
                   const RecurrentQuery& q) {
   for (std::size_t d = 0; d < from.size(); ++d) {
     const std::int64_t first = static_cast<std::int64_t>(d) * s.gates();
@@ -69,8 +70,8 @@ void fill_weights(const LstmWeights& to, const LstmShape& s, std::span<const Rec
   });
 }
 
-LstmWeights weights_of_run(const LstmWeights& room, const LstmShape& s, std::span<const RecurrentWeights> from,
-                           const PackedWeights* packed, const LstmNeeds& needs, const RecurrentQuery& q) {
+LoopWeights weights_of_run(const LoopWeights& room, const RecurrentShape& s, std::span<const RecurrentWeights> from,
+                           const PackedWeights* packed, const LoopNeeds& needs, const RecurrentQuery& q) {
   if (packed == nullptr) {
     fill_weights(room, s, from, needs, q);
     return room;
@@ -79,8 +80,9 @@ LstmWeights weights_of_run(const LstmWeights& room, const LstmShape& s, std::spa
   return take_weights(arena, s, q.isa);
 }
 
-LstmReserve take_reserve(Arena& arena, const LstmShape& s) {
-  return {arena.take<float>(s.rows() * s.row()), arena.take<float>(s.rows() * s.directions * s.units())};
+LoopReserve take_reserve(Arena& arena, const RecurrentShape& s) {
+  const bool cells = s.cell == Cell::lstm || s.cell == Cell::gru;
+  return {arena.take<float>(s.rows() * s.row()), arena.take<float>(cells ? s.rows() * s.directions * s.units() : 0)};
 }
 
 StepRows step_rows(std::string_view where, std::string_view argument, const ConstTensorView& view) {

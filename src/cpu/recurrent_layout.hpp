@@ -1,57 +1,62 @@
-// How the stepwise LSTM lays out weights, gates and states: hidden units are padded to blocks of 16 (isa/lstm_cell.hpp), the rows
-// of the weights are reordered to blocks of i, f, g, o, and both directions of a step stand side by side.
+// How the stepwise row lays out weights, gates and states of one layer: hidden units are padded to blocks of 16
+// (isa/recurrent_cells.hpp), the rows of the weights are reordered to blocks of all gates, and both directions of a step stand side
+// by side.
 #pragma once
 
 #include "core/arena.hpp"
 #include "core/rows.hpp"
-#include "cpu/isa/lstm_cell.hpp"
+#include "cpu/isa/recurrent_cells.hpp"
 
 #include <cstdint>
 #include <span>
 
 namespace everglow::cpu {
 
-struct LstmShape {
+struct RecurrentShape {
   std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 1;
-  std::int64_t blocks() const { return (hidden + lstm_block - 1) / lstm_block; }
-  std::int64_t units() const { return blocks() * lstm_block; }
-  std::int64_t gates() const { return 4 * units(); }
+  Cell cell = Cell::lstm;
+  std::int64_t slots = 4;  // gates of a unit
+  std::int64_t blocks() const { return (hidden + cell_block - 1) / cell_block; }
+  std::int64_t units() const { return blocks() * cell_block; }
+  std::int64_t gates() const { return slots * units(); }
   std::int64_t row() const { return directions * gates(); }  // gates of both directions
   std::int64_t rows() const { return steps * batch; }
   /// Row of gate q of a unit in the block order.
-  static std::int64_t place(std::int64_t q, std::int64_t unit) {
-    return (unit / lstm_block * 4 + q) * lstm_block + unit % lstm_block;
+  std::int64_t place(std::int64_t q, std::int64_t unit) const {
+    return (unit / cell_block * slots + q) * cell_block + unit % cell_block;
   }
+  /// The same for a row of the caller's matrices.
+  std::int64_t place(std::int64_t row) const { return place(row / hidden, row % hidden); }
 };
 
-LstmShape shape_of(const RecurrentDescription& description, std::int64_t steps, std::int64_t batch);
+RecurrentShape shape_of(const RecurrentDescription& description, std::int64_t steps, std::int64_t batch);
 
 /// Weights in block order, as forward and backward read them; padding is zero. In the caller's packed bytes or in the workspace.
-struct LstmWeights {
+struct LoopWeights {
   float* w_ih = nullptr;                   // [row, I]
   void* w_ih_packed = nullptr;             // w_ihᵀ for gemm_packed
   float* w_hh = nullptr;                   // [row, H]
   void* forward[2] = {nullptr, nullptr};   // w_hhᵀ of each direction for gemm_packed
   void* backward[2] = {nullptr, nullptr};  // w_hh
 };
-LstmWeights take_weights(Arena& arena, const LstmShape& shape, Isa isa);
+LoopWeights take_weights(Arena& arena, const RecurrentShape& shape, Isa isa);
 
 /// Which parts a run reads.
-struct LstmNeeds {
+struct LoopNeeds {
   bool w_ih = false, w_ih_packed = false, forward = false, backward = false;
 };
-void fill_weights(const LstmWeights& to, const LstmShape& shape, std::span<const RecurrentWeights> from, const LstmNeeds& needs,
-                  const RecurrentQuery& query);
+void fill_weights(const LoopWeights& to, const RecurrentShape& shape, std::span<const RecurrentWeights> from,
+                  const LoopNeeds& needs, const RecurrentQuery& query);
 /// The weights of a run: the caller's packed ones, else packed now into `room`.
-LstmWeights weights_of_run(const LstmWeights& room, const LstmShape& shape, std::span<const RecurrentWeights> from,
-                           const PackedWeights* packed, const LstmNeeds& needs, const RecurrentQuery& query);
+LoopWeights weights_of_run(const LoopWeights& room, const RecurrentShape& shape, std::span<const RecurrentWeights> from,
+                           const PackedWeights* packed, const LoopNeeds& needs, const RecurrentQuery& query);
 
 /// What forward keeps for backward.
-struct LstmReserve {
+struct LoopReserve {
   float* gates = nullptr;  // [T, B, row], activated
-  float* cells = nullptr;  // [T, B, directions, units]
+  float* cells = nullptr;  // [T, B, directions, units]: LSTM the cell state, GRU what r multiplies, else empty
 };
-LstmReserve take_reserve(Arena& arena, const LstmShape& shape);
+LoopReserve take_reserve(Arena& arena, const RecurrentShape& shape);
 
 /// Rows of x or dx as one matrix where the strides allow, else as one matrix a step. Throws where rows overlap.
 struct StepRows {
@@ -60,8 +65,8 @@ struct StepRows {
 };
 StepRows step_rows(std::string_view where, std::string_view argument, const ConstTensorView& view);  // [T, B, n]
 
-inline const LstmKernels& lstm_kernels(Isa isa) {
-  return select(isa, portable::lstm_kernels, avx2::lstm_kernels, avx512::lstm_kernels);
+inline const CellKernels& cell_kernels(Isa isa) {
+  return select(isa, portable::cell_kernels, avx2::cell_kernels, avx512::cell_kernels);
 }
 inline const float* floats(const ConstTensorView& view) { return static_cast<const float*>(view.data); }
 inline float* floats(const TensorView& view) { return static_cast<float*>(view.data); }

@@ -11,7 +11,7 @@ constexpr std::int64_t rows_of_a_thread = 16;
 /// Operations below which a second thread costs more than it brings (about 10 us of one core).
 constexpr std::int64_t work_of_a_thread = 1'000'000;
 
-void add_direction(LstmSplit& split, const LstmShape& s, std::int64_t direction, int threads, std::int64_t grain) {
+void add_direction(LoopSplit& split, const RecurrentShape& s, std::int64_t direction, int threads, std::int64_t grain) {
   const std::int64_t slices = (s.blocks() + grain - 1) / grain;
   if (s.batch >= rows_of_a_thread * threads || slices <= 1) {
     const std::int64_t n = std::clamp<std::int64_t>(s.batch, 1, threads);
@@ -27,13 +27,13 @@ void add_direction(LstmSplit& split, const LstmShape& s, std::int64_t direction,
 
 }  // namespace
 
-int loop_threads(const LstmShape& s, int threads) {
-  const std::int64_t work = 8 * s.steps * s.batch * s.directions * s.hidden * s.hidden;
+int loop_threads(const RecurrentShape& s, int threads) {
+  const std::int64_t work = 2 * s.slots * s.steps * s.batch * s.directions * s.hidden * s.hidden;
   return static_cast<int>(std::clamp<std::int64_t>(work / work_of_a_thread, 1, threads));
 }
 
-LstmSplit split_loop(const LstmShape& s, int threads, std::int64_t grain) {
-  LstmSplit split;
+LoopSplit split_loop(const RecurrentShape& s, int threads, std::int64_t grain) {
+  LoopSplit split;
   for (std::int64_t d = 0; d < s.directions; ++d) {
     const int share = threads == 1 ? 1 : threads / static_cast<int>(s.directions) + (d < threads % s.directions ? 1 : 0);
     add_direction(split, s, d, share, grain);

@@ -11,40 +11,40 @@
 namespace everglow::cpu {
 
 /// One thread's share: rows of the batch and blocks of units of one direction.
-struct LstmPart {
+struct LoopPart {
   std::int64_t direction = 0;
   std::int64_t first_row = 0, last_row = 0;
   std::int64_t first_block = 0, last_block = 0;
   std::int64_t rows() const { return last_row - first_row; }
-  std::int64_t first_unit() const { return first_block * lstm_block; }
+  std::int64_t first_unit() const { return first_block * cell_block; }
 };
 
-struct LstmSplit {
-  std::vector<LstmPart> parts;       // one a thread, or all for one thread
+struct LoopSplit {
+  std::vector<LoopPart> parts;       // one a thread, or all for one thread
   std::array<int, 2> meeting{1, 1};  // threads that meet after a step, of each direction
 };
 
 /// `grain` is the number of blocks that slices of units are multiples of.
-LstmSplit split_loop(const LstmShape& shape, int threads, std::int64_t grain);
+LoopSplit split_loop(const RecurrentShape& shape, int threads, std::int64_t grain);
 /// Threads that the work of a loop is worth.
-int loop_threads(const LstmShape& shape, int threads);
+int loop_threads(const RecurrentShape& shape, int threads);
 
 /// Calls f(part, barrier) for each part. Where the runtime gives fewer threads than asked, one thread does all of it.
 template <class F>
-void run_loop(const LstmShape& shape, int threads, std::int64_t grain, const F& f) {
+void run_loop(const RecurrentShape& shape, int threads, std::int64_t grain, const F& f) {
   const auto alone = [&] {
     SpinBarrier nobody(1);
-    for (const LstmPart& part : split_loop(shape, 1, grain).parts) f(part, nobody);
+    for (const LoopPart& part : split_loop(shape, 1, grain).parts) f(part, nobody);
   };
   const int wanted = loop_threads(shape, threads);
   if (wanted == 1) return alone();
-  const LstmSplit split = split_loop(shape, wanted, grain);
+  const LoopSplit split = split_loop(shape, wanted, grain);
   const auto team = static_cast<int>(split.parts.size());
   std::array<SpinBarrier, 2> barriers{SpinBarrier(split.meeting[0]), SpinBarrier(split.meeting[1])};
 #pragma omp parallel num_threads(team)
   {
     if (omp_get_num_threads() == team) {
-      const LstmPart& part = split.parts[static_cast<std::size_t>(omp_get_thread_num())];
+      const LoopPart& part = split.parts[static_cast<std::size_t>(omp_get_thread_num())];
       f(part, barriers[static_cast<std::size_t>(part.direction)]);
     } else {
 #pragma omp single

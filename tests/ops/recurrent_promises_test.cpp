@@ -46,55 +46,72 @@ struct Session {
   RecurrentBackward backward() const { return backward_tensors(p, r, weights, gradients); }
 };
 
+/// Cells and stacks of the row that makes these promises.
+const std::vector<std::string> kinds{"cell=lstm", "cell=gru", "cell=tanh", "cell=relu", "cell=gru layers=2", "cell=lstm layers=3"};
+
 TEST(Recurrent, StepsRunOneByOneGiveTheSameBits_sanitize) {
-  const RecurrentProblem p(cases::parse("recurrent steps=6 batch=35 inputs=9 hidden=40 training=0 dense=1"));
-  const RecurrentResult whole = test::run(p, same_bits);
-  const RecurrentPlan plan(p.description, {1, 35}, Device::cpu(), same_bits);
-  const auto weights = p.weight_views();
-  const Scratch workspace(plan.workspace_bytes()), packed_bytes(plan.packed_bytes());
-  PackedWeights packed{bytes_of(packed_bytes), 0};
-  plan.pack(weights, packed);
-  HostTensor h = p.h0, c = p.c0;
-  for (std::int64_t step = 0; step < 6; ++step) {
-    HostTensor y(DType::f32, {1, 35, 40}), hn(DType::f32, {1, 35, 40}), cn(DType::f32, {1, 35, 40});
-    RecurrentForward t{.x = p.x.const_view().narrow(0, step, 1), .h0 = h, .c0 = c, .weights = weights, .y = y, .hn = hn, .cn = cn};
-    if (step % 2 == 1) t.packed = &packed;
-    plan.forward(t, workspace_of(workspace));
-    for (std::int64_t i = 0; i < 35 * 40; ++i)
-      ASSERT_EQ(y.at(i), whole.y.at(step * 35 * 40 + i)) << "step " << step << " element " << i;
-    h = hn, c = cn;
+  for (const std::string& kind : kinds) {
+    SCOPED_TRACE(kind);
+    const RecurrentProblem p(cases::parse("recurrent steps=6 batch=35 inputs=9 hidden=40 training=0 dense=1 " + kind));
+    const RecurrentResult whole = test::run(p, same_bits);
+    const RecurrentPlan plan(p.description, {1, 35}, Device::cpu(), same_bits);
+    const auto weights = p.weight_views();
+    const Scratch workspace(plan.workspace_bytes()), packed_bytes(plan.packed_bytes());
+    PackedWeights packed{bytes_of(packed_bytes), 0};
+    plan.pack(weights, packed);
+    HostTensor h = p.h0, c = p.c0;
+    for (std::int64_t step = 0; step < 6; ++step) {
+      HostTensor y(DType::f32, {1, 35, 40}), hn(DType::f32, p.states_shape(40)), cn;
+      if (p.description.cell == Cell::lstm) cn = HostTensor(DType::f32, p.states_shape(40));
+      RecurrentForward t{
+          .x = p.x.const_view().narrow(0, step, 1), .h0 = h, .c0 = c, .weights = weights, .y = y, .hn = hn, .cn = cn};
+      if (step % 2 == 1) t.packed = &packed;
+      plan.forward(t, workspace_of(workspace));
+      for (std::int64_t i = 0; i < 35 * 40; ++i)
+        ASSERT_EQ(y.at(i), whole.y.at(step * 35 * 40 + i)) << "step " << step << " element " << i;
+      h = hn, c = cn;
+    }
+    EXPECT_EQ(h.values(), whole.hn.values());
+    EXPECT_EQ(c.values(), whole.cn.values());
   }
-  EXPECT_EQ(h.values(), whole.hn.values());
-  EXPECT_EQ(c.values(), whole.cn.values());
 }
 
 TEST(Recurrent, APlanForMoreStepsAndRowsGivesTheSameBits_sanitize) {
-  const RecurrentProblem p = usual();
-  RecurrentProblem wide = p;
-  wide.sizes = {9, 70};
-  const Session exact(p);
-  const RecurrentPlan plan(p.description, wide.sizes, Device::cpu(), same_bits);
-  RecurrentResult r = blank_result(p, plan);
-  const auto weights = p.weight_views();
-  const auto gradients = gradient_views(r);
-  plan.forward(forward_tensors(p, r, weights), workspace_of(r.workspace));
-  plan.backward(backward_tensors(p, r, weights, gradients), workspace_of(r.workspace));
-  const auto a = r.outputs(), b = exact.r.outputs();
-  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].second.values(), b[i].second.values()) << a[i].first;
+  for (const std::string& kind : kinds) {
+    SCOPED_TRACE(kind);
+    const RecurrentProblem p = usual(kind);
+    RecurrentProblem wide = p;
+    wide.sizes = {9, 70};
+    const Session exact(p);
+    const RecurrentPlan plan(p.description, wide.sizes, Device::cpu(), same_bits);
+    RecurrentResult r = blank_result(p, plan);
+    const auto weights = p.weight_views();
+    const auto gradients = gradient_views(r);
+    plan.forward(forward_tensors(p, r, weights), workspace_of(r.workspace));
+    plan.backward(backward_tensors(p, r, weights, gradients), workspace_of(r.workspace));
+    const auto a = r.outputs(), b = exact.r.outputs();
+    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].second.values(), b[i].second.values()) << a[i].first;
+  }
 }
 
 TEST(Recurrent, ARowDoesNotDependOnTheOthersOfItsBatch_sanitize) {
-  const RecurrentProblem p(cases::parse("recurrent steps=4 batch=40 inputs=6 hidden=24 training=0 dense=1"));
-  const RecurrentResult whole = test::run(p, same_bits);
-  RecurrentProblem one(cases::parse("recurrent steps=4 batch=1 inputs=6 hidden=24 training=0 dense=1"));
-  one.weights = p.weights;
-  for (const std::int64_t row : {0, 17, 39}) {
-    for (std::int64_t t = 0; t < 4; ++t)
-      for (std::int64_t i = 0; i < 6; ++i) one.x.put(t * 6 + i, p.x.at((t * 40 + row) * 6 + i));
-    for (std::int64_t j = 0; j < 24; ++j) one.h0.put(j, p.h0.at(row * 24 + j)), one.c0.put(j, p.c0.at(row * 24 + j));
-    const RecurrentResult alone = test::run(one, same_bits);
-    for (std::int64_t t = 0; t < 4; ++t)
-      for (std::int64_t j = 0; j < 24; ++j) ASSERT_EQ(alone.y.at(t * 24 + j), whole.y.at((t * 40 + row) * 24 + j)) << "row " << row;
+  for (const std::string& kind : kinds) {
+    SCOPED_TRACE(kind);
+    const RecurrentProblem p(cases::parse("recurrent steps=4 batch=40 inputs=6 hidden=24 training=0 dense=1 " + kind));
+    const RecurrentResult whole = test::run(p, same_bits);
+    RecurrentProblem one(cases::parse("recurrent steps=4 batch=1 inputs=6 hidden=24 training=0 dense=1 " + kind));
+    one.weights = p.weights;
+    for (const std::int64_t row : {0, 17, 39}) {
+      for (std::int64_t t = 0; t < 4; ++t)
+        for (std::int64_t i = 0; i < 6; ++i) one.x.put(t * 6 + i, p.x.at((t * 40 + row) * 6 + i));
+      for (const auto& [to, from] : {std::pair(&one.h0, &p.h0), std::pair(&one.c0, &p.c0)})
+        for (std::int64_t i = 0; to->const_view().given() && i < to->const_view().elements(); ++i)
+          to->put(i, from->at((i / 24 * 40 + row) * 24 + i % 24));
+      const RecurrentResult alone = test::run(one, same_bits);
+      for (std::int64_t t = 0; t < 4; ++t)
+        for (std::int64_t j = 0; j < 24; ++j)
+          ASSERT_EQ(alone.y.at(t * 24 + j), whole.y.at((t * 40 + row) * 24 + j)) << "row " << row;
+    }
   }
 }
 

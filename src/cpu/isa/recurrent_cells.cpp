@@ -1,15 +1,15 @@
-// The LSTM cell, forward and backward, for one instruction set.
-#include "cpu/isa/lstm_cell.hpp"
+// The recurrent cells, forward and backward, for one instruction set.
+#include "cpu/isa/recurrent_cells.hpp"
 
 #include "core/simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
 
-constexpr std::int64_t block = lstm_block;
+constexpr std::int64_t block = cell_block;
 
-/// Where the first gate of a unit stands.
-inline std::int64_t gates_of(std::int64_t unit) { return unit / block * (4 * block) + unit % block; }
+/// Where the first of `count` gates of a unit stands.
+inline std::int64_t gates_of(std::int64_t unit, std::int64_t count) { return unit / block * (count * block) + unit % block; }
 
 /// Units past the end are zero; a row that is not given is zero.
 inline vfloat load_units(const float* row, std::int64_t unit, std::int64_t hidden) {
@@ -69,10 +69,10 @@ inline vfloat bounded_tanh(vfloat x) {
 
 /// Two passes, so that each has a short chain of dependent operations of which many units are in flight at once. Two quotients are
 /// made from one division: 1/a = b/(ab).
-void forward(const LstmForwardRow& row) {
+void lstm_forward(const LstmForwardRow& row) {
   const std::int64_t begin = row.begin * block, end = row.end * block;
   for (std::int64_t unit = begin; unit < end; unit += lanes) {
-    const std::int64_t at = gates_of(unit);
+    const std::int64_t at = gates_of(unit, 4);
     float* gates = row.gates + at;
     const float* bias = row.bias + at;
     const vfloat i_denominator = 1.0F + bounded_exp(-(load(gates) + load(bias)));
@@ -92,15 +92,15 @@ void forward(const LstmForwardRow& row) {
     store(gates, i), store(gates + block, f), store(gates + 2 * block, g);
   }
   for (std::int64_t unit = begin; unit < end; unit += lanes) {
-    const vfloat h = load(row.gates + gates_of(unit) + 3 * block) * bounded_tanh(load(row.c + unit));
+    const vfloat h = load(row.gates + gates_of(unit, 4) + 3 * block) * bounded_tanh(load(row.c + unit));
     store(row.h + unit, h);
     store_units(row.y, unit, row.hidden, h);
   }
 }
 
-void backward(const LstmBackwardRow& row) {
+void lstm_backward(const LstmBackwardRow& row) {
   for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
-    const std::int64_t at = gates_of(unit);
+    const std::int64_t at = gates_of(unit, 4);
     const float* gates = row.gates + at;
     const vfloat i = load(gates), f = load(gates + block), g = load(gates + 2 * block), o = load(gates + 3 * block);
     const vfloat squashed = bounded_tanh(load(row.cell + unit));
@@ -112,6 +112,67 @@ void backward(const LstmBackwardRow& row) {
     store(dz + 2 * block, dc * i * (1.0F - g * g));
     store(dz + 3 * block, dh * squashed * o * (1.0F - o));
     store(row.dc + unit, dc * f);
+  }
+}
+
+void gru_forward(const GruForwardRow& row) {
+  for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
+    const std::int64_t at = gates_of(unit, 3);
+    float* gates = row.gates + at;
+    const float* bias = row.bias + at;
+    const bool any = row.products != nullptr;
+    const vfloat r_product = any ? load(row.products + at) : splat(0.0F);
+    const vfloat z_product = any ? load(row.products + at + block) : splat(0.0F);
+    const vfloat n_product = any ? load(row.products + at + 2 * block) : splat(0.0F);
+    const vfloat r_denominator = 1.0F + bounded_exp(-(load(gates) + r_product + load(bias)));
+    const vfloat z_denominator = 1.0F + bounded_exp(-(load(gates + block) + z_product + load(bias + block)));
+    const vfloat r_z = 1.0F / (r_denominator * z_denominator);
+    const vfloat r = r_z * z_denominator, z = r_z * r_denominator;
+    const vfloat inner = n_product + load(row.inner_bias + unit);
+    const vfloat n = bounded_tanh(load(gates + 2 * block) + load(bias + 2 * block) + r * inner);
+    const vfloat h = (1.0F - z) * n + z * load(row.before + unit);
+    store(row.h + unit, h);
+    store_units(row.y, unit, row.hidden, h);
+    if (row.inner == nullptr) continue;
+    store(row.inner + unit, inner);
+    store(gates, r), store(gates + block, z), store(gates + 2 * block, n);
+  }
+}
+
+void gru_backward(const GruBackwardRow& row) {
+  for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
+    const std::int64_t at = gates_of(unit, 3);
+    const float* gates = row.gates + at;
+    const vfloat r = load(gates), z = load(gates + block), n = load(gates + 2 * block);
+    const vfloat dh = load_units(row.dh, unit, row.hidden) + load_units(row.dy, unit, row.hidden);
+    const vfloat dn = dh * (1.0F - z) * (1.0F - n * n);
+    const vfloat dr = dn * load(row.inner + unit) * r * (1.0F - r);
+    const vfloat dz = dh * (load_units(row.before, unit, row.hidden) - n) * z * (1.0F - z);
+    store(row.dz + at, dr), store(row.dz + at + block, dz), store(row.dz + at + 2 * block, dn);
+    store(row.du + at, dr), store(row.du + at + block, dz), store(row.du + at + 2 * block, dn * r);
+    store(row.carried + unit, dh * z);
+  }
+}
+
+inline vfloat rectified(vfloat x) { return x < 0.0F ? splat(0.0F) : x; }  // NaN stays NaN
+inline vfloat tanh_slope(vfloat h) { return 1.0F - h * h; }
+inline vfloat relu_slope(vfloat h) { return h > 0.0F ? splat(1.0F) : splat(0.0F); }
+
+template <vfloat (*activation)(vfloat)>
+void plain_forward(const PlainForwardRow& row) {
+  for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
+    const vfloat h = activation(load(row.gates + unit) + load(row.bias + unit));
+    store(row.gates + unit, h), store(row.h + unit, h);
+    store_units(row.y, unit, row.hidden, h);
+  }
+}
+
+/// `slope` is the derivative of the activation where its value is h.
+template <vfloat (*slope)(vfloat)>
+void plain_backward(const PlainBackwardRow& row) {
+  for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
+    const vfloat dh = load_units(row.dh, unit, row.hidden) + load_units(row.dy, unit, row.hidden);
+    store(row.dz + unit, dh * slope(load(row.gates + unit)));
   }
 }
 
@@ -131,6 +192,14 @@ void column_sums(const float* a, std::int64_t rows, std::int64_t stride, std::in
 
 }  // namespace
 
-const LstmKernels lstm_kernels{forward, backward, column_sums};
+const CellKernels cell_kernels{.lstm_forward = lstm_forward,
+                               .lstm_backward = lstm_backward,
+                               .gru_forward = gru_forward,
+                               .gru_backward = gru_backward,
+                               .tanh_forward = plain_forward<bounded_tanh>,
+                               .tanh_backward = plain_backward<tanh_slope>,
+                               .relu_forward = plain_forward<rectified>,
+                               .relu_backward = plain_backward<relu_slope>,
+                               .column_sums = column_sums};
 
 }  // namespace everglow::EVERGLOW_ISA_NAMESPACE
