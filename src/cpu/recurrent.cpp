@@ -15,7 +15,6 @@ namespace {
 Verdict accepts(const RecurrentQuery& q) {
   const RecurrentDescription& d = q.description;
   if (d.dtype != DType::f32) return decline(name(d.dtype), " is not served yet");
-  if (d.cell == Cell::gru_reset_before) return decline("gru_reset_before is not served yet");
   if (d.projection > 0) return decline("projection is not served yet");
   return accept();
 }

@@ -15,6 +15,7 @@ namespace {
 struct BackwardScratch {
   float* dz = nullptr;      // [T, B, row], gradients of W x + b; 0 past a length
   float* du = nullptr;      // [T, B, row], of R h + b'; for all cells but a GRU the same memory
+  float* mixed = nullptr;   // [directions, B, units], the gradient of r h where the reset comes before the product
   float* dh = nullptr;      // [directions, B, units], from the step after
   float* dc = nullptr;      // [directions, B, units]
   float* x = nullptr;       // [T, B, I], a copy whose padding is zero, where lengths are given
@@ -28,6 +29,7 @@ BackwardScratch take_backward(Arena& arena, const RecurrentShape& s, bool length
   BackwardScratch out;
   out.dz = arena.take<float>(s.rows() * s.row());
   out.du = s.cell == Cell::gru ? arena.take<float>(s.rows() * s.row()) : out.dz;
+  if (s.candidate() > 0) out.mixed = arena.take<float>(s.directions * s.batch * s.units());
   out.dh = arena.take<float>(s.directions * s.batch * s.units());
   out.dc = arena.take<float>(s.directions * s.batch * s.units());
   if (lengths) out.x = arena.take<float>(s.rows() * s.inputs);
@@ -130,6 +132,32 @@ struct Backward {
                           .hidden = s.hidden});
   }
 
+  float* mixed(const LoopPart& p, std::int64_t b) const { return scratch.mixed + (p.direction * s.batch + b) * s.units(); }
+  ResetBackwardRow reset_row(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    const std::int64_t at = gates_at(p, step, b);
+    return {.gates = kept.gates + at,
+            .candidate = kept.gates + at + s.direct(),
+            .before = state_before(p.direction, step, b),
+            .dy = dy_at(p, step, b),
+            .dh = dh_at(p, step, b),
+            .mixed = mixed(p, b),
+            .carried = dh(p, b),
+            .dz = scratch.dz + at,
+            .dcandidate = scratch.dz + at + s.direct(),
+            .begin = p.first_block,
+            .end = p.last_block,
+            .hidden = s.hidden};
+  }
+  /// The product of the candidate's gradients, and those of the gates from it.
+  void reset(const LoopPart& p, std::int64_t step, SpinBarrier& barrier) const {
+    barrier.wait();  // the product reads the candidate's gradients of all units
+    gemm_packed(q.isa, p.rows(), s.candidate(), s.hidden, scratch.dz + gates_at(p, step, p.first_row) + s.direct(), s.row(),
+                weights.candidate_backward[p.direction], p.first_unit(), std::min(p.last_block * cell_block, s.hidden),
+                mixed(p, p.first_row), s.units(), false);
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b)
+      if (step < length(b)) kernels.reset_gates_backward(reset_row(p, step, b));
+  }
+
   void plain(const LoopPart& p, std::int64_t step, std::int64_t b) const {
     (s.cell == Cell::tanh ? kernels.tanh_backward : kernels.relu_backward)({.gates = kept.gates + gates_at(p, step, b),
                                                                             .dy = dy_at(p, step, b),
@@ -144,7 +172,8 @@ struct Backward {
     if (step >= length(b)) {
       for (float* gradients : {scratch.dz, scratch.du}) {
         float* at = gradients + gates_at(p, step, b);
-        std::fill(at + s.slots * p.first_unit(), at + s.slots * (p.first_unit() + units(p)), 0.0F);
+        std::fill(at + s.direct_slots() * p.first_unit(), at + s.direct_slots() * (p.first_unit() + units(p)), 0.0F);
+        if (s.candidate() > 0) std::fill_n(at + s.direct() + p.first_unit(), units(p), 0.0F);
       }
       return;
     }
@@ -152,15 +181,18 @@ struct Backward {
       lstm(p, step, b);
     else if (s.cell == Cell::gru)
       gru(p, step, b);
+    else if (s.cell == Cell::gru_reset_before)
+      kernels.reset_candidate_backward(reset_row(p, step, b));
     else
       plain(p, step, b);
   }
 
+  bool carries() const { return s.cell == Cell::gru || s.cell == Cell::gru_reset_before; }
   /// dh of the step before: through R, beside what a GRU carries past its gates. It ends at a reset and in dh0.
   void multiply(const LoopPart& p, std::int64_t step) const {
     const float* du = scratch.du + gates_at(p, step, p.first_row);
-    gemm_packed(q.isa, p.rows(), s.gates(), s.hidden, du, s.row(), weights.backward[p.direction], p.first_unit(),
-                std::min(p.last_block * cell_block, s.hidden), dh(p, p.first_row), s.units(), s.cell == Cell::gru);
+    gemm_packed(q.isa, p.rows(), s.direct(), s.hidden, du, s.row(), weights.backward[p.direction], p.first_unit(),
+                std::min(p.last_block * cell_block, s.hidden), dh(p, p.first_row), s.units(), carries());
     if (!t.resets.given() && !t.dh0.given()) return;
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       if (step >= length(b)) continue;
@@ -174,6 +206,7 @@ struct Backward {
     for (std::int64_t i = s.steps - 1; i >= 0; --i) {
       const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i;
       for (std::int64_t b = p.first_row; b < p.last_row; ++b) cell(p, step, b);
+      if (s.cell == Cell::gru_reset_before) reset(p, step, barrier);
       barrier.wait();  // the product reads the gradients of all units
       if (i > 0 || t.dh0.given()) multiply(p, step);
     }
@@ -195,7 +228,8 @@ struct Backward {
     });
   }
 
-  void states_before(std::int64_t direction) const {
+  /// What R multiplied: h before each step, or with `reset` r h.
+  void states_before(std::int64_t direction, bool reset) const {
     parallel_ranges(q.threads, s.rows(), 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t step = row / s.batch, b = row % s.batch;
@@ -205,6 +239,8 @@ struct Backward {
           std::copy(from, from + s.hidden, to);
         else
           std::fill(to, to + s.hidden, 0.0F);
+        const float* gates = kept.gates + row * s.row() + direction * s.gates();
+        for (std::int64_t unit = 0; reset && from != nullptr && unit < s.hidden; ++unit) to[unit] *= gates[s.place(0, unit)];
       }
     });
   }
@@ -251,22 +287,31 @@ struct Backward {
       deliver(t.dweights[d].w_ih, scratch.dw + static_cast<std::int64_t>(d) * s.gates() * s.inputs, s.inputs);
   }
 
+  /// The gradient of R's rows [begin, end) in block order.
+  void recurrent_product(std::int64_t direction, std::int64_t begin, std::int64_t end) const {
+    gemm({.transpose_a = true,
+          .m = end - begin,
+          .n = s.hidden,
+          .k = s.rows(),
+          .a = scratch.du + direction * s.gates() + begin,
+          .lda = s.row(),
+          .b = scratch.before,
+          .ldb = s.hidden,
+          .c = scratch.dw + begin * s.hidden,
+          .ldc = s.hidden},
+         context());
+  }
+
   void recurrent_weights() const {
     for (std::size_t d = 0; d < t.dweights.size(); ++d) {
       if (!t.dweights[d].w_hh.given()) continue;
       const auto direction = static_cast<std::int64_t>(d);
-      states_before(direction);
-      gemm({.transpose_a = true,
-            .m = s.gates(),
-            .n = s.hidden,
-            .k = s.rows(),
-            .a = scratch.du + direction * s.gates(),
-            .lda = s.row(),
-            .b = scratch.before,
-            .ldb = s.hidden,
-            .c = scratch.dw,
-            .ldc = s.hidden},
-           context());
+      states_before(direction, false);
+      recurrent_product(direction, 0, s.direct());
+      if (s.candidate() > 0) {
+        states_before(direction, true);
+        recurrent_product(direction, s.direct(), s.gates());
+      }
       deliver(t.dweights[d].w_hh, scratch.dw, s.hidden);
     }
   }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 namespace everglow::cpu {
 namespace {
@@ -17,6 +16,7 @@ struct ForwardScratch {
   float* bias = nullptr;        // [row]
   float* inner_bias = nullptr;  // [directions, units], of R h in the n of a GRU
   float* products = nullptr;    // [directions, B, gates], R h of a GRU
+  float* mixed = nullptr;       // [directions, B, units], r h where the reset comes before the product
   float* h = nullptr;           // [2, directions, B, units], before and after a step in turn
   float* c = nullptr;           // [directions, B, units]
   LoopWeights room;
@@ -30,6 +30,7 @@ ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, bool training
     out.inner_bias = arena.take<float>(s.directions * s.units());
     out.products = arena.take<float>(s.batch * s.row());
   }
+  if (s.candidate() > 0) out.mixed = arena.take<float>(s.directions * s.batch * s.units());
   out.h = arena.take<float>(2 * s.directions * s.batch * s.units());
   out.c = arena.take<float>(s.directions * s.batch * s.units());
   out.room = take_weights(arena, s, isa);
@@ -172,6 +173,30 @@ struct ForwardLoop {
          .hidden = s.hidden});
   }
 
+  float* mixed(const LoopPart& p, std::int64_t b) const { return scratch.mixed + (p.direction * s.batch + b) * s.units(); }
+  ResetForwardRow reset_row(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
+    return {.gates = gates_of(p, step, b),
+            .candidate = gates_of(p, step, b) + s.direct(),
+            .bias = scratch.bias + p.direction * s.gates(),
+            .before = h(parity, p, b),
+            .mixed = mixed(p, b),
+            .h = h(1 - parity, p, b),
+            .y = row_of(t.y, step, b) + p.direction * s.hidden,
+            .begin = p.first_block,
+            .end = p.last_block,
+            .hidden = s.hidden};
+  }
+  /// The gates of a GRU that resets before the product, and that product.
+  void reset(const LoopPart& p, std::int64_t step, std::int64_t parity, SpinBarrier& barrier) const {
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b)
+      if (step < length(b)) kernels.reset_gates(reset_row(p, step, b, parity));
+    barrier.wait();  // the product reads r h of all units
+    if (has_products(p, step))
+      gemm_packed(q.isa, p.rows(), s.hidden, s.candidate(), mixed(p, p.first_row), s.units(),
+                  weights.candidate_forward[p.direction], p.first_unit(), p.last_block * cell_block,
+                  gates_of(p, step, p.first_row) + s.direct(), s.row(), true);
+  }
+
   void plain(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
     (s.cell == Cell::tanh ? kernels.tanh_forward : kernels.relu_forward)({.gates = gates_of(p, step, b),
                                                                           .bias = scratch.bias + p.direction * s.gates(),
@@ -194,6 +219,8 @@ struct ForwardLoop {
       lstm(p, step, b, parity);
     else if (s.cell == Cell::gru)
       gru(p, step, b, parity);
+    else if (s.cell == Cell::gru_reset_before)
+      kernels.reset_candidate(reset_row(p, step, b, parity));
     else
       plain(p, step, b, parity);
     const std::int64_t next = p.direction == 0 ? step + 1 : step - 1;
@@ -214,8 +241,9 @@ struct ForwardLoop {
   void multiply(const LoopPart& p, std::int64_t step, std::int64_t parity) const {
     const bool apart = s.cell == Cell::gru;
     float* to = apart ? products(p, p.first_row) : gates_of(p, step, p.first_row);
-    gemm_packed(q.isa, p.rows(), s.hidden, s.gates(), h(parity, p, p.first_row), s.units(), weights.forward[p.direction],
-                s.slots * p.first_unit(), s.slots * p.last_block * cell_block, to, apart ? s.gates() : s.row(), !apart);
+    gemm_packed(q.isa, p.rows(), s.hidden, s.direct(), h(parity, p, p.first_row), s.units(), weights.forward[p.direction],
+                s.direct_slots() * p.first_unit(), s.direct_slots() * p.last_block * cell_block, to, apart ? s.gates() : s.row(),
+                !apart);
   }
 
   void operator()(const LoopPart& p, SpinBarrier& barrier) const {
@@ -226,6 +254,7 @@ struct ForwardLoop {
     for (std::int64_t i = 0; i < s.steps; ++i) {
       const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i, parity = i % 2;
       if (step < longest && has_products(p, step)) multiply(p, step, parity);
+      if (s.cell == Cell::gru_reset_before) reset(p, step, parity, barrier);
       for (std::int64_t b = p.first_row; b < p.last_row; ++b) cell(p, step, b, parity);
       barrier.wait();
     }
@@ -254,8 +283,7 @@ void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void*
     library_inputs(q, s, t.x, weights, scratch.kept.gates);
   else
     packed_inputs(q, s, t.x, weights, scratch.kept.gates);
-  const std::int64_t grain = std::lcm(packed_panel_columns(q.isa), s.slots * cell_block) / (s.slots * cell_block);
-  run_loop(s, q.threads, grain, ForwardLoop{q, t, s, scratch, weights, cell_kernels(q.isa)});
+  run_loop(s, q.threads, forward_grain(s, q.isa), ForwardLoop{q, t, s, scratch, weights, cell_kernels(q.isa)});
 }
 
 }  // namespace everglow::cpu

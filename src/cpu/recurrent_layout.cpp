@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace everglow::cpu {
 namespace {
@@ -44,8 +45,11 @@ LoopWeights take_weights(Arena& arena, const RecurrentShape& s, Isa isa) {
   w.w_ih_packed = take_packed(arena, isa, s.inputs, s.row());
   w.w_hh = arena.take<float>(s.row() * s.hidden);
   for (std::int64_t d = 0; d < s.directions; ++d) {
-    w.forward[d] = take_packed(arena, isa, s.hidden, s.gates());
-    w.backward[d] = take_packed(arena, isa, s.gates(), s.hidden);
+    w.forward[d] = take_packed(arena, isa, s.hidden, s.direct());
+    w.backward[d] = take_packed(arena, isa, s.direct(), s.hidden);
+    if (s.candidate() == 0) continue;
+    w.candidate_forward[d] = take_packed(arena, isa, s.hidden, s.candidate());
+    w.candidate_backward[d] = take_packed(arena, isa, s.candidate(), s.hidden);
   }
   return w;
 }
@@ -65,8 +69,15 @@ void fill_weights(const LoopWeights& to, const RecurrentShape& s, std::span<cons
     }
     const std::int64_t d = (task - 1) / 2;
     const float* w_hh = to.w_hh + d * s.gates() * s.hidden;
-    if (task % 2 == 1 && needs.forward) pack_matrix(q.isa, true, w_hh, s.hidden, s.hidden, s.gates(), to.forward[d]);
-    if (task % 2 == 0 && needs.backward) pack_matrix(q.isa, false, w_hh, s.hidden, s.gates(), s.hidden, to.backward[d]);
+    const float* rest = w_hh + s.direct() * s.hidden;
+    if (task % 2 == 1 && needs.forward) {
+      pack_matrix(q.isa, true, w_hh, s.hidden, s.hidden, s.direct(), to.forward[d]);
+      if (s.candidate() > 0) pack_matrix(q.isa, true, rest, s.hidden, s.hidden, s.candidate(), to.candidate_forward[d]);
+    }
+    if (task % 2 == 0 && needs.backward) {
+      pack_matrix(q.isa, false, w_hh, s.hidden, s.direct(), s.hidden, to.backward[d]);
+      if (s.candidate() > 0) pack_matrix(q.isa, false, rest, s.hidden, s.candidate(), s.hidden, to.candidate_backward[d]);
+    }
   });
 }
 
@@ -83,6 +94,14 @@ LoopWeights weights_of_run(const LoopWeights& room, const RecurrentShape& s, std
 LoopReserve take_reserve(Arena& arena, const RecurrentShape& s) {
   const bool cells = s.cell == Cell::lstm || s.cell == Cell::gru;
   return {arena.take<float>(s.rows() * s.row()), arena.take<float>(cells ? s.rows() * s.directions * s.units() : 0)};
+}
+
+std::int64_t forward_grain(const RecurrentShape& s, Isa isa) {
+  const auto blocks = [&](std::int64_t columns_of_a_block) {
+    return std::lcm(packed_panel_columns(isa), columns_of_a_block) / columns_of_a_block;
+  };
+  const std::int64_t direct = blocks(s.direct_slots() * cell_block);
+  return s.candidate() > 0 ? std::lcm(direct, blocks(cell_block)) : direct;
 }
 
 StepRows step_rows(std::string_view where, std::string_view argument, const ConstTensorView& view) {

@@ -21,9 +21,14 @@ struct RecurrentShape {
   std::int64_t gates() const { return slots * units(); }
   std::int64_t row() const { return directions * gates(); }  // gates of both directions
   std::int64_t rows() const { return steps * batch; }
+  /// Gates whose product is of h itself: all, but for the n of a GRU that resets before the product, which stands behind them.
+  std::int64_t direct_slots() const { return cell == Cell::gru_reset_before ? 2 : slots; }
+  std::int64_t direct() const { return direct_slots() * units(); }
+  std::int64_t candidate() const { return gates() - direct(); }
   /// Row of gate q of a unit in the block order.
   std::int64_t place(std::int64_t q, std::int64_t unit) const {
-    return (unit / cell_block * slots + q) * cell_block + unit % cell_block;
+    if (q >= direct_slots()) return direct() + unit;
+    return (unit / cell_block * direct_slots() + q) * cell_block + unit % cell_block;
   }
   /// The same for a row of the caller's matrices.
   std::int64_t place(std::int64_t row) const { return place(row / hidden, row % hidden); }
@@ -33,11 +38,13 @@ RecurrentShape shape_of(const RecurrentDescription& description, std::int64_t st
 
 /// Weights in block order, as forward and backward read them; padding is zero. In the caller's packed bytes or in the workspace.
 struct LoopWeights {
-  float* w_ih = nullptr;                   // [row, I]
-  void* w_ih_packed = nullptr;             // w_ihᵀ for gemm_packed
-  float* w_hh = nullptr;                   // [row, H]
-  void* forward[2] = {nullptr, nullptr};   // w_hhᵀ of each direction for gemm_packed
-  void* backward[2] = {nullptr, nullptr};  // w_hh
+  float* w_ih = nullptr;                            // [row, I]
+  void* w_ih_packed = nullptr;                      // w_ihᵀ for gemm_packed
+  float* w_hh = nullptr;                            // [row, H]
+  void* forward[2] = {nullptr, nullptr};            // w_hhᵀ of each direction for gemm_packed, of the direct gates
+  void* backward[2] = {nullptr, nullptr};           // w_hh
+  void* candidate_forward[2] = {nullptr, nullptr};  // the same of the others
+  void* candidate_backward[2] = {nullptr, nullptr};
 };
 LoopWeights take_weights(Arena& arena, const RecurrentShape& shape, Isa isa);
 
@@ -57,6 +64,9 @@ struct LoopReserve {
   float* cells = nullptr;  // [T, B, directions, units]: LSTM the cell state, GRU what r multiplies, else empty
 };
 LoopReserve take_reserve(Arena& arena, const RecurrentShape& shape);
+
+/// Blocks that slices of units are multiples of in the forward loop, so that slices of every product are whole panels.
+std::int64_t forward_grain(const RecurrentShape& shape, Isa isa);
 
 /// Rows of x or dx as one matrix where the strides allow, else as one matrix a step. Throws where rows overlap.
 struct StepRows {

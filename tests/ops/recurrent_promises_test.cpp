@@ -47,7 +47,8 @@ struct Session {
 };
 
 /// Cells and stacks of the row that makes these promises.
-const std::vector<std::string> kinds{"cell=lstm", "cell=gru", "cell=tanh", "cell=relu", "cell=gru layers=2", "cell=lstm layers=3"};
+const std::vector<std::string> kinds{"cell=lstm", "cell=gru",          "cell=gru_reset_before", "cell=tanh",
+                                     "cell=relu", "cell=gru layers=2", "cell=lstm layers=3"};
 
 TEST(Recurrent, StepsRunOneByOneGiveTheSameBits_sanitize) {
   for (const std::string& kind : kinds) {
@@ -146,7 +147,8 @@ void expect_alone(const Session& all, const PlanOptions& options, std::size_t as
 
 TEST(Recurrent, EachOutputIsTheSameWhenAskedForAlone_sanitize) {
   for (const auto& row : kernels("recurrent", DeviceKind::cpu))
-    for (const std::string kind : {"", "cell=gru layers=2 dropout=0.5 resets=1", "cell=relu", "projection=3"}) {
+    for (const std::string kind :
+         {"", "cell=gru layers=2 dropout=0.5 resets=1", "cell=gru_reset_before", "cell=relu", "projection=3"}) {
       if (!test::accepts(row, usual(kind))) continue;
       SCOPED_TRACE(row + ' ' + kind);
       PlanOptions options = same_bits;

@@ -154,6 +154,52 @@ void gru_backward(const GruBackwardRow& row) {
   }
 }
 
+void reset_gates(const ResetForwardRow& row) {
+  for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
+    const std::int64_t at = gates_of(unit, 2);
+    float* gates = row.gates + at;
+    const float* bias = row.bias + at;
+    const vfloat r_denominator = 1.0F + bounded_exp(-(load(gates) + load(bias)));
+    const vfloat z_denominator = 1.0F + bounded_exp(-(load(gates + block) + load(bias + block)));
+    const vfloat r_z = 1.0F / (r_denominator * z_denominator);
+    const vfloat r = r_z * z_denominator;
+    store(gates, r), store(gates + block, r_z * r_denominator);
+    store(row.mixed + unit, r * load(row.before + unit));
+  }
+}
+
+void reset_candidate(const ResetForwardRow& row) {
+  const float* bias = row.bias + (row.candidate - row.gates);
+  for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
+    const vfloat z = load(row.gates + gates_of(unit, 2) + block);
+    const vfloat n = bounded_tanh(load(row.candidate + unit) + load(bias + unit));
+    const vfloat h = (1.0F - z) * n + z * load(row.before + unit);
+    store(row.candidate + unit, n);
+    store(row.h + unit, h);
+    store_units(row.y, unit, row.hidden, h);
+  }
+}
+
+void reset_candidate_backward(const ResetBackwardRow& row) {
+  for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
+    const std::int64_t at = gates_of(unit, 2);
+    const vfloat z = load(row.gates + at + block), n = load(row.candidate + unit);
+    const vfloat dh = load_units(row.dh, unit, row.hidden) + load_units(row.dy, unit, row.hidden);
+    store(row.dz + at + block, dh * (load_units(row.before, unit, row.hidden) - n) * z * (1.0F - z));
+    store(row.dcandidate + unit, dh * (1.0F - z) * (1.0F - n * n));
+    store(row.carried + unit, dh * z);
+  }
+}
+
+void reset_gates_backward(const ResetBackwardRow& row) {
+  for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
+    const std::int64_t at = gates_of(unit, 2);
+    const vfloat r = load(row.gates + at), mixed = load_units(row.mixed, unit, row.hidden);
+    store(row.dz + at, mixed * load_units(row.before, unit, row.hidden) * r * (1.0F - r));
+    store(row.carried + unit, load(row.carried + unit) + mixed * r);
+  }
+}
+
 inline vfloat rectified(vfloat x) { return x < 0.0F ? splat(0.0F) : x; }  // NaN stays NaN
 inline vfloat tanh_slope(vfloat h) { return 1.0F - h * h; }
 inline vfloat relu_slope(vfloat h) { return h > 0.0F ? splat(1.0F) : splat(0.0F); }
@@ -196,6 +242,10 @@ const CellKernels cell_kernels{.lstm_forward = lstm_forward,
                                .lstm_backward = lstm_backward,
                                .gru_forward = gru_forward,
                                .gru_backward = gru_backward,
+                               .reset_gates = reset_gates,
+                               .reset_candidate = reset_candidate,
+                               .reset_candidate_backward = reset_candidate_backward,
+                               .reset_gates_backward = reset_gates_backward,
                                .tanh_forward = plain_forward<bounded_tanh>,
                                .tanh_backward = plain_backward<tanh_slope>,
                                .relu_forward = plain_forward<rectified>,

@@ -59,6 +59,34 @@ struct GruBackwardRow {
   std::int64_t hidden = 0;
 };
 
+/// A GRU that resets before the product works in two passes with a product between. Its gates stand as [blocks, 2, 16] for r and z,
+/// then [padded H] for n.
+struct ResetForwardRow {
+  float* gates = nullptr;         // r and z; in: W x + R h, out: activated
+  float* candidate = nullptr;     // n; in: W x + R (r h), out: activated
+  const float* bias = nullptr;    // as gates, then as candidate
+  const float* before = nullptr;  // [padded H], h before the step
+  float* mixed = nullptr;         // [padded H], r h: the first pass writes it
+  float* h = nullptr;             // [padded H]
+  float* y = nullptr;             // [H]
+  std::int64_t begin = 0, end = 0;
+  std::int64_t hidden = 0;
+};
+
+struct ResetBackwardRow {
+  const float* gates = nullptr;      // activated
+  const float* candidate = nullptr;  // activated
+  const float* before = nullptr;     // [H], h before the step; null: zero
+  const float* dy = nullptr;         // [H]; null: zero
+  const float* dh = nullptr;         // [H]; null: zero
+  const float* mixed = nullptr;      // [H], the gradient of r h, which the second pass reads
+  float* carried = nullptr;          // [padded H], what reaches h before the step past R of r and z; may be dh
+  float* dz = nullptr;               // as gates
+  float* dcandidate = nullptr;       // as candidate
+  std::int64_t begin = 0, end = 0;
+  std::int64_t hidden = 0;
+};
+
 /// tanh or relu of the sum.
 struct PlainForwardRow {
   float* gates = nullptr;       // [padded H]; in: products, out: h
@@ -83,6 +111,10 @@ struct CellKernels {
   void (*lstm_backward)(const LstmBackwardRow&) = nullptr;
   void (*gru_forward)(const GruForwardRow&) = nullptr;
   void (*gru_backward)(const GruBackwardRow&) = nullptr;
+  void (*reset_gates)(const ResetForwardRow&) = nullptr;      // r, z and r h
+  void (*reset_candidate)(const ResetForwardRow&) = nullptr;  // n and h
+  void (*reset_candidate_backward)(const ResetBackwardRow&) = nullptr;
+  void (*reset_gates_backward)(const ResetBackwardRow&) = nullptr;
   void (*tanh_forward)(const PlainForwardRow&) = nullptr;
   void (*tanh_backward)(const PlainBackwardRow&) = nullptr;
   void (*relu_forward)(const PlainForwardRow&) = nullptr;
