@@ -1,4 +1,4 @@
-// The row cpu.recurrent_stepwise: f32, stacks of LSTM, GRU, tanh and relu layers.
+// The row cpu.recurrent_stepwise: f32, every cell and option.
 #include "core/recurrent.hpp"
 #include "core/parallel.hpp"
 #include "core/philox.hpp"
@@ -13,9 +13,9 @@ namespace everglow::cpu {
 namespace {
 
 Verdict accepts(const RecurrentQuery& q) {
-  const RecurrentDescription& d = q.description;
-  if (d.dtype != DType::f32) return decline(name(d.dtype), " is not served yet");
-  if (d.projection > 0) return decline("projection is not served yet");
+  const DType dtype = q.description.dtype;
+  if (dtype != DType::f32)
+    return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
   return accept();
 }
 

@@ -6,7 +6,6 @@
 #include "gemm/gemm.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 namespace everglow::cpu {
@@ -16,11 +15,13 @@ struct BackwardScratch {
   float* dz = nullptr;      // [T, B, row], gradients of W x + b; 0 past a length
   float* du = nullptr;      // [T, B, row], of R h + b'; for all cells but a GRU the same memory
   float* mixed = nullptr;   // [directions, B, units], the gradient of r h where the reset comes before the product
-  float* dh = nullptr;      // [directions, B, units], from the step after
+  float* total = nullptr;   // [T, B, directions, state], of h, and
+  float* out = nullptr;     // [directions, B, units], of what was projected, where there is a projection
+  float* dh = nullptr;      // [directions, B, state], from the step after
   float* dc = nullptr;      // [directions, B, units]
   float* x = nullptr;       // [T, B, I], a copy whose padding is zero, where lengths are given
-  float* before = nullptr;  // [T, B, H], h before each step, of one direction
-  float* dw = nullptr;      // [row, I] or [gates, H], a weight gradient in block order
+  float* before = nullptr;  // [T, B, O or H], h before each step or what was projected, of one direction
+  float* dw = nullptr;      // [row, I] or [gates, O] or [P, H], a weight gradient in block order
   float* sums = nullptr;    // [row]
   LoopWeights room;
 };
@@ -30,11 +31,15 @@ BackwardScratch take_backward(Arena& arena, const RecurrentShape& s, bool length
   out.dz = arena.take<float>(s.rows() * s.row());
   out.du = s.cell == Cell::gru ? arena.take<float>(s.rows() * s.row()) : out.dz;
   if (s.candidate() > 0) out.mixed = arena.take<float>(s.directions * s.batch * s.units());
-  out.dh = arena.take<float>(s.directions * s.batch * s.units());
+  if (s.projects) {
+    out.total = arena.take<float>(s.rows() * s.directions * s.state());
+    out.out = arena.take<float>(s.directions * s.batch * s.units());
+  }
+  out.dh = arena.take<float>(s.directions * s.batch * s.state());
   out.dc = arena.take<float>(s.directions * s.batch * s.units());
   if (lengths) out.x = arena.take<float>(s.rows() * s.inputs);
-  out.before = arena.take<float>(s.rows() * s.hidden);
-  out.dw = arena.take<float>(std::max(s.row() * s.inputs, s.gates() * s.hidden));
+  out.before = arena.take<float>(s.rows() * (s.projects ? std::max(s.hidden, s.outputs) : s.outputs));
+  out.dw = arena.take<float>(std::max({s.row() * s.inputs, s.gates() * s.outputs, s.projects ? s.outputs * s.hidden : 0}));
   out.sums = arena.take<float>(s.row());
   out.room = take_weights(arena, s, isa);
   return out;
@@ -54,13 +59,8 @@ struct Backward {
 
   // ---- the time loop ----
 
-  float* dh(const LoopPart& p, std::int64_t b) const { return scratch.dh + (p.direction * s.batch + b) * s.units(); }
+  float* dh(const LoopPart& p, std::int64_t b) const { return scratch.dh + (p.direction * s.batch + b) * s.state(); }
   float* dc(const LoopPart& p, std::int64_t b) const { return scratch.dc + (p.direction * s.batch + b) * s.units(); }
-  std::int64_t units(const LoopPart& p) const { return (p.last_block - p.first_block) * cell_block; }
-  void copy_real(float* to, const float* from, const LoopPart& p) const {
-    const std::int64_t real = std::min(units(p), s.hidden - p.first_unit());
-    if (real > 0) std::memcpy(to + p.first_unit(), from + p.first_unit(), static_cast<std::size_t>(real) * sizeof(float));
-  }
   /// The first and the last valid step of a row in the order of the forward pass; -1 where it has none.
   std::int64_t first_step(std::int64_t direction, std::int64_t b) const {
     return direction == 0 ? std::min<std::int64_t>(length(b), 1) - 1 : length(b) - 1;
@@ -69,11 +69,10 @@ struct Backward {
 
   void begin(const LoopPart& p) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
-      std::fill(dh(p, b) + p.first_unit(), dh(p, b) + p.first_unit() + units(p), 0.0F);
-      std::fill(dc(p, b) + p.first_unit(), dc(p, b) + p.first_unit() + units(p), 0.0F);
-      if (t.dcn.given()) copy_real(dc(p, b), row_of(t.dcn, p.direction, b), p);
-      if (t.dhn.given() && length(b) == 0) copy_real(dh(p, b), row_of(t.dhn, p.direction, b), p);
-      if (t.dh0.given() && length(b) == 0) copy_real(row_of(t.dh0, p.direction, b), dh(p, b), p);
+      p.state.clear(dh(p, b)), p.units.clear(dc(p, b));
+      if (t.dcn.given()) p.units.copy(dc(p, b), row_of(t.dcn, p.direction, b));
+      if (t.dhn.given() && length(b) == 0) p.state.copy(dh(p, b), row_of(t.dhn, p.direction, b));
+      if (t.dh0.given() && length(b) == 0) p.state.copy(row_of(t.dh0, p.direction, b), dh(p, b));
     }
   }
 
@@ -90,7 +89,7 @@ struct Backward {
   }
   const float* dy_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
     const float* dy = row_of(t.dy, step, b);
-    return dy ? dy + p.direction * s.hidden : nullptr;
+    return dy ? dy + p.direction * s.outputs : nullptr;
   }
   const float* dh_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
     return step == last_step(p.direction, b) ? row_of(t.dhn, p.direction, b) : dh(p, b);
@@ -99,7 +98,7 @@ struct Backward {
   const float* state_before(std::int64_t direction, std::int64_t step, std::int64_t b) const {
     if (reset_before(direction, step, b)) return nullptr;
     if (step == first_step(direction, b)) return row_of(t.h0, direction, b);
-    return row_of(t.y, direction == 0 ? step - 1 : step + 1, b) + direction * s.hidden;
+    return row_of(t.y, direction == 0 ? step - 1 : step + 1, b) + direction * s.outputs;
   }
 
   void lstm(const LoopPart& p, std::int64_t step, std::int64_t b) const {
@@ -108,14 +107,14 @@ struct Backward {
     kernels.lstm_backward({.gates = kept.gates + gates_at(p, step, b),
                            .cell = cell_at(p, step, b),
                            .before = reset ? nullptr : before,
-                           .dy = dy_at(p, step, b),
-                           .dh = dh_at(p, step, b),
+                           .dy = s.projects ? nullptr : dy_at(p, step, b),
+                           .dh = s.projects ? out(p, b) : dh_at(p, step, b),
                            .dc = dc(p, b),
                            .dz = scratch.dz + gates_at(p, step, b),
                            .begin = p.first_block,
                            .end = p.last_block,
                            .hidden = s.hidden});
-    if (reset) std::fill(dc(p, b) + p.first_unit(), dc(p, b) + p.first_unit() + units(p), 0.0F);
+    if (reset) p.units.clear(dc(p, b));
   }
 
   void gru(const LoopPart& p, std::int64_t step, std::int64_t b) const {
@@ -152,8 +151,7 @@ struct Backward {
   void reset(const LoopPart& p, std::int64_t step, SpinBarrier& barrier) const {
     barrier.wait();  // the product reads the candidate's gradients of all units
     gemm_packed(q.isa, p.rows(), s.candidate(), s.hidden, scratch.dz + gates_at(p, step, p.first_row) + s.direct(), s.row(),
-                weights.candidate_backward[p.direction], p.first_unit(), std::min(p.last_block * cell_block, s.hidden),
-                mixed(p, p.first_row), s.units(), false);
+                weights.candidate_backward[p.direction], p.units.first, p.units.end, mixed(p, p.first_row), s.units(), false);
     for (std::int64_t b = p.first_row; b < p.last_row; ++b)
       if (step < length(b)) kernels.reset_gates_backward(reset_row(p, step, b));
   }
@@ -168,12 +166,30 @@ struct Backward {
                                                                             .hidden = s.hidden});
   }
 
+  float* out(const LoopPart& p, std::int64_t b) const { return scratch.out + (p.direction * s.batch + b) * s.units(); }
+  float* total(std::int64_t direction, std::int64_t step, std::int64_t b) const {
+    return scratch.total + ((step * s.batch + b) * s.directions + direction) * s.state();
+  }
+  /// The gradients of what the cells put out from those of h, which the weights' gradient needs too; 0 past a length.
+  void unproject(const LoopPart& p, std::int64_t step, SpinBarrier& barrier) const {
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
+      float* to = total(p.direction, step, b);
+      p.state.clear(to);
+      if (step >= length(b)) continue;
+      for (const float* from : {dh_at(p, step, b), dy_at(p, step, b)})
+        for (std::int64_t j = p.state.first; from != nullptr && j < p.state.end; ++j) to[j] += from[j];
+    }
+    barrier.wait();  // the product reads all of h
+    gemm_packed(q.isa, p.rows(), s.outputs, s.hidden, total(p.direction, step, p.first_row), s.directions * s.state(),
+                weights.project_backward[p.direction], p.units.first, p.units.end, out(p, p.first_row), s.units(), false);
+  }
+
   void cell(const LoopPart& p, std::int64_t step, std::int64_t b) const {
     if (step >= length(b)) {
       for (float* gradients : {scratch.dz, scratch.du}) {
         float* at = gradients + gates_at(p, step, b);
-        std::fill(at + s.direct_slots() * p.first_unit(), at + s.direct_slots() * (p.first_unit() + units(p)), 0.0F);
-        if (s.candidate() > 0) std::fill_n(at + s.direct() + p.first_unit(), units(p), 0.0F);
+        std::fill(at + s.direct_slots() * p.units.first, at + s.direct_slots() * p.units.padded, 0.0F);
+        if (s.candidate() > 0) p.units.clear(at + s.direct());
       }
       return;
     }
@@ -191,13 +207,13 @@ struct Backward {
   /// dh of the step before: through R, beside what a GRU carries past its gates. It ends at a reset and in dh0.
   void multiply(const LoopPart& p, std::int64_t step) const {
     const float* du = scratch.du + gates_at(p, step, p.first_row);
-    gemm_packed(q.isa, p.rows(), s.direct(), s.hidden, du, s.row(), weights.backward[p.direction], p.first_unit(),
-                std::min(p.last_block * cell_block, s.hidden), dh(p, p.first_row), s.units(), carries());
+    gemm_packed(q.isa, p.rows(), s.direct(), s.outputs, du, s.row(), weights.backward[p.direction], p.state.first, p.state.end,
+                dh(p, p.first_row), s.state(), carries());
     if (!t.resets.given() && !t.dh0.given()) return;
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       if (step >= length(b)) continue;
-      if (reset_before(p.direction, step, b)) std::fill(dh(p, b) + p.first_unit(), dh(p, b) + p.first_unit() + units(p), 0.0F);
-      if (t.dh0.given() && first(p, step, b)) copy_real(row_of(t.dh0, p.direction, b), dh(p, b), p);
+      if (reset_before(p.direction, step, b)) p.state.clear(dh(p, b));
+      if (t.dh0.given() && first(p, step, b)) p.state.copy(row_of(t.dh0, p.direction, b), dh(p, b));
     }
   }
 
@@ -205,12 +221,13 @@ struct Backward {
     begin(p);
     for (std::int64_t i = s.steps - 1; i >= 0; --i) {
       const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i;
+      if (s.projects) unproject(p, step, barrier);
       for (std::int64_t b = p.first_row; b < p.last_row; ++b) cell(p, step, b);
       if (s.cell == Cell::gru_reset_before) reset(p, step, barrier);
       barrier.wait();  // the product reads the gradients of all units
       if (i > 0 || t.dh0.given()) multiply(p, step);
     }
-    for (std::int64_t b = p.first_row; t.dc0.given() && b < p.last_row; ++b) copy_real(row_of(t.dc0, p.direction, b), dc(p, b), p);
+    for (std::int64_t b = p.first_row; t.dc0.given() && b < p.last_row; ++b) p.units.copy(row_of(t.dc0, p.direction, b), dc(p, b));
   }
 
   // ---- the products over all steps ----
@@ -234,23 +251,39 @@ struct Backward {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t step = row / s.batch, b = row % s.batch;
         const float* from = step < length(b) ? state_before(direction, step, b) : nullptr;
-        float* to = scratch.before + row * s.hidden;
+        float* to = scratch.before + row * s.outputs;
         if (from != nullptr)
-          std::copy(from, from + s.hidden, to);
+          std::copy(from, from + s.outputs, to);
         else
-          std::fill(to, to + s.hidden, 0.0F);
+          std::fill(to, to + s.outputs, 0.0F);
         const float* gates = kept.gates + row * s.row() + direction * s.gates();
         for (std::int64_t unit = 0; reset && from != nullptr && unit < s.hidden; ++unit) to[unit] *= gates[s.place(0, unit)];
       }
     });
   }
 
-  /// Rows of a gradient in block order to the caller's order.
-  void deliver(const TensorView& to, const float* from, std::int64_t columns) const {
-    if (!to.given()) return;
-    parallel_ranges(q.threads, s.slots * s.hidden, 64, [&](std::int64_t begin, std::int64_t end) {
+  /// What a projection multiplied, made again.
+  void outputs_of_cells(std::int64_t direction) const {
+    parallel_ranges(q.threads, s.rows(), 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        const float* source = from + s.place(row) * columns;
+        float* to = scratch.before + row * s.hidden;
+        if (row / s.batch < length(row % s.batch))
+          kernels.lstm_output(kept.gates + row * s.row() + direction * s.gates(),
+                              kept.cells + (row * s.directions + direction) * s.units(), to, s.hidden);
+        else
+          std::fill(to, to + s.hidden, 0.0F);
+      }
+    });
+  }
+
+  /// A gradient of rows as `place` orders them in the caller's order.
+  template <class Place>
+  void deliver(const TensorView& to, const float* from, const Place& place) const {
+    if (!to.given()) return;
+    const std::int64_t columns = to.size(1);
+    parallel_ranges(q.threads, to.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const float* source = from + place(row) * columns;
         float* target = floats(to) + row * to.strides[0];
         if (t.accumulate)
           for (std::int64_t j = 0; j < columns; ++j) target[j] += source[j];
@@ -258,6 +291,10 @@ struct Backward {
           std::copy(source, source + columns, target);
       }
     });
+  }
+  /// Rows of a gradient in block order to the caller's order.
+  void deliver(const TensorView& to, const float* from) const {
+    deliver(to, from, [&](std::int64_t row) { return s.place(row); });
   }
 
   bool wanted(TensorView RecurrentWeightGradients::*gradient) const {
@@ -284,21 +321,21 @@ struct Backward {
             .accumulate = part > 0},
            context());
     for (std::size_t d = 0; d < t.dweights.size(); ++d)
-      deliver(t.dweights[d].w_ih, scratch.dw + static_cast<std::int64_t>(d) * s.gates() * s.inputs, s.inputs);
+      deliver(t.dweights[d].w_ih, scratch.dw + static_cast<std::int64_t>(d) * s.gates() * s.inputs);
   }
 
   /// The gradient of R's rows [begin, end) in block order.
   void recurrent_product(std::int64_t direction, std::int64_t begin, std::int64_t end) const {
     gemm({.transpose_a = true,
           .m = end - begin,
-          .n = s.hidden,
+          .n = s.outputs,
           .k = s.rows(),
           .a = scratch.du + direction * s.gates() + begin,
           .lda = s.row(),
           .b = scratch.before,
-          .ldb = s.hidden,
-          .c = scratch.dw + begin * s.hidden,
-          .ldc = s.hidden},
+          .ldb = s.outputs,
+          .c = scratch.dw + begin * s.outputs,
+          .ldc = s.outputs},
          context());
   }
 
@@ -312,7 +349,26 @@ struct Backward {
         states_before(direction, true);
         recurrent_product(direction, s.direct(), s.gates());
       }
-      deliver(t.dweights[d].w_hh, scratch.dw, s.hidden);
+      deliver(t.dweights[d].w_hh, scratch.dw);
+    }
+  }
+
+  void projection_weights() const {
+    for (std::size_t d = 0; d < t.dweights.size(); ++d) {
+      if (!t.dweights[d].w_hr.given()) continue;
+      outputs_of_cells(static_cast<std::int64_t>(d));
+      gemm({.transpose_a = true,
+            .m = s.outputs,
+            .n = s.hidden,
+            .k = s.rows(),
+            .a = total(static_cast<std::int64_t>(d), 0, 0),
+            .lda = s.directions * s.state(),
+            .b = scratch.before,
+            .ldb = s.hidden,
+            .c = scratch.dw,
+            .ldc = s.hidden},
+           context());
+      deliver(t.dweights[d].w_hr, scratch.dw, [](std::int64_t row) { return row; });
     }
   }
 
@@ -378,6 +434,7 @@ void recurrent_backward(const RecurrentQuery& q, const RecurrentBackward& t, voi
   run_loop(s, q.threads, grain, pass);
   pass.input_weights();
   pass.recurrent_weights();
+  pass.projection_weights();
   pass.biases();
   pass.inputs();
 }

@@ -6,7 +6,6 @@
 #include "gemm/gemm.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 namespace everglow::cpu {
 namespace {
@@ -17,7 +16,8 @@ struct ForwardScratch {
   float* inner_bias = nullptr;  // [directions, units], of R h in the n of a GRU
   float* products = nullptr;    // [directions, B, gates], R h of a GRU
   float* mixed = nullptr;       // [directions, B, units], r h where the reset comes before the product
-  float* h = nullptr;           // [2, directions, B, units], before and after a step in turn
+  float* out = nullptr;         // [directions, B, units], what goes into a projection
+  float* h = nullptr;           // [2, directions, B, state], before and after a step in turn
   float* c = nullptr;           // [directions, B, units]
   LoopWeights room;
 };
@@ -31,7 +31,8 @@ ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, bool training
     out.products = arena.take<float>(s.batch * s.row());
   }
   if (s.candidate() > 0) out.mixed = arena.take<float>(s.directions * s.batch * s.units());
-  out.h = arena.take<float>(2 * s.directions * s.batch * s.units());
+  if (s.projects) out.out = arena.take<float>(s.directions * s.batch * s.units());
+  out.h = arena.take<float>(2 * s.directions * s.batch * s.state());
   out.c = arena.take<float>(s.directions * s.batch * s.units());
   out.room = take_weights(arena, s, isa);
   return out;
@@ -109,48 +110,40 @@ struct ForwardLoop {
   const CellKernels& kernels;
 
   float* h(std::int64_t parity, const LoopPart& p, std::int64_t row) const {
-    return scratch.h + ((parity * s.directions + p.direction) * s.batch + row) * s.units();
+    return scratch.h + ((parity * s.directions + p.direction) * s.batch + row) * s.state();
   }
   float* c(const LoopPart& p, std::int64_t row) const { return scratch.c + (p.direction * s.batch + row) * s.units(); }
-  std::int64_t units(const LoopPart& p) const { return (p.last_block - p.first_block) * cell_block; }
-  /// Units of a part that exist; the rest of the last block is padding.
-  std::int64_t real_units(const LoopPart& p) const { return std::min(units(p), s.hidden - p.first_unit()); }
-  void copy_real(float* to, const float* from, const LoopPart& p) const {
-    if (real_units(p) > 0) std::memcpy(to, from, static_cast<std::size_t>(real_units(p)) * sizeof(float));
-  }
-
   std::int64_t length(std::int64_t b) const { return recurrent::length_of(t.lengths, b, s.steps); }
   bool reset_before(const LoopPart& p, std::int64_t step, std::int64_t b) const {
     return recurrent::reset_before(t.resets, p.direction, step, b, length(b));
   }
-  void clear(float* row, const LoopPart& p) const { std::fill(row + p.first_unit(), row + p.first_unit() + units(p), 0.0F); }
 
   void begin(const LoopPart& p) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       const bool fresh = length(b) > 0 && p.direction == 0 && reset_before(p, 0, b);
-      for (const auto& [to, from] :
-           {std::pair(h(0, p, b), row_of(t.h0, p.direction, b)), std::pair(c(p, b), row_of(t.c0, p.direction, b))}) {
-        clear(to, p);
-        if (from != nullptr && !fresh) copy_real(to + p.first_unit(), from + p.first_unit(), p);
-      }
+      p.state.clear(h(0, p, b)), p.units.clear(c(p, b));
+      if (t.h0.given() && !fresh) p.state.copy(h(0, p, b), row_of(t.h0, p.direction, b));
+      if (t.c0.given() && !fresh) p.units.copy(c(p, b), row_of(t.c0, p.direction, b));
     }
   }
 
   void finish(const LoopPart& p) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
-      if (t.hn.given()) copy_real(row_of(t.hn, p.direction, b) + p.first_unit(), h(s.steps % 2, p, b) + p.first_unit(), p);
-      if (t.cn.given()) copy_real(row_of(t.cn, p.direction, b) + p.first_unit(), c(p, b) + p.first_unit(), p);
+      if (t.hn.given()) p.state.copy(row_of(t.hn, p.direction, b), h(s.steps % 2, p, b));
+      if (t.cn.given()) p.units.copy(row_of(t.cn, p.direction, b), c(p, b));
     }
   }
 
+  float* out(const LoopPart& p, std::int64_t b) const { return scratch.out + (p.direction * s.batch + b) * s.units(); }
+  float* y(const LoopPart& p, std::int64_t step, std::int64_t b) const { return row_of(t.y, step, b) + p.direction * s.outputs; }
   void lstm(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
     const std::int64_t row = step * s.batch + b;
     kernels.lstm_forward(
         {.gates = gates_of(p, step, b),
          .bias = scratch.bias + p.direction * s.gates(),
          .c = c(p, b),
-         .h = h(1 - parity, p, b),
-         .y = row_of(t.y, step, b) + p.direction * s.hidden,
+         .h = s.projects ? out(p, b) : h(1 - parity, p, b),
+         .y = s.projects ? out(p, b) : y(p, step, b),
          .cell = scratch.kept.cells ? scratch.kept.cells + (row * s.directions + p.direction) * s.units() : nullptr,
          .begin = p.first_block,
          .end = p.last_block,
@@ -166,7 +159,7 @@ struct ForwardLoop {
          .inner_bias = scratch.inner_bias + p.direction * s.units(),
          .before = h(parity, p, b),
          .h = h(1 - parity, p, b),
-         .y = row_of(t.y, step, b) + p.direction * s.hidden,
+         .y = y(p, step, b),
          .inner = scratch.kept.cells ? scratch.kept.cells + (row * s.directions + p.direction) * s.units() : nullptr,
          .begin = p.first_block,
          .end = p.last_block,
@@ -181,7 +174,7 @@ struct ForwardLoop {
             .before = h(parity, p, b),
             .mixed = mixed(p, b),
             .h = h(1 - parity, p, b),
-            .y = row_of(t.y, step, b) + p.direction * s.hidden,
+            .y = y(p, step, b),
             .begin = p.first_block,
             .end = p.last_block,
             .hidden = s.hidden};
@@ -201,20 +194,13 @@ struct ForwardLoop {
     (s.cell == Cell::tanh ? kernels.tanh_forward : kernels.relu_forward)({.gates = gates_of(p, step, b),
                                                                           .bias = scratch.bias + p.direction * s.gates(),
                                                                           .h = h(1 - parity, p, b),
-                                                                          .y = row_of(t.y, step, b) + p.direction * s.hidden,
+                                                                          .y = y(p, step, b),
                                                                           .begin = p.first_block,
                                                                           .end = p.last_block,
                                                                           .hidden = s.hidden});
   }
 
   void cell(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
-    if (step >= length(b)) {  // the state waits, y is zero
-      float* y = row_of(t.y, step, b) + p.direction * s.hidden + p.first_unit();
-      std::memcpy(h(1 - parity, p, b) + p.first_unit(), h(parity, p, b) + p.first_unit(),
-                  static_cast<std::size_t>(units(p)) * sizeof(float));
-      std::fill(y, y + std::max<std::int64_t>(real_units(p), 0), 0.0F);
-      return;
-    }
     if (s.cell == Cell::lstm)
       lstm(p, step, b, parity);
     else if (s.cell == Cell::gru)
@@ -223,9 +209,28 @@ struct ForwardLoop {
       kernels.reset_candidate(reset_row(p, step, b, parity));
     else
       plain(p, step, b, parity);
+  }
+
+  /// The state past a length waits, and y is zero. A reset clears what the next step would see, before the threads meet: its
+  /// product reads all units.
+  void settle(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
+    if (step >= length(b)) {
+      std::copy(h(parity, p, b) + p.state.first, h(parity, p, b) + p.state.padded, h(1 - parity, p, b) + p.state.first);
+      std::fill_n(y(p, step, b) + p.state.first, p.state.count(), 0.0F);
+      return;
+    }
     const std::int64_t next = p.direction == 0 ? step + 1 : step - 1;
     if (t.resets.given() && next >= 0 && next < length(b) && reset_before(p, next, b))
-      clear(h(1 - parity, p, b), p), clear(c(p, b), p);  // before the threads meet: the next product reads all units
+      p.state.clear(h(1 - parity, p, b)), p.units.clear(c(p, b));
+  }
+
+  /// h of all rows of a part from what the cells put out.
+  void project(const LoopPart& p, std::int64_t step, std::int64_t parity, SpinBarrier& barrier) const {
+    barrier.wait();  // the product reads all units
+    gemm_packed(q.isa, p.rows(), s.hidden, s.outputs, out(p, p.first_row), s.units(), weights.project_forward[p.direction],
+                p.state.first, p.state.end, h(1 - parity, p, p.first_row), s.state(), false);
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b)
+      if (step < length(b)) p.state.copy(y(p, step, b), h(1 - parity, p, b));
   }
 
   float* gates_of(const LoopPart& p, std::int64_t step, std::int64_t b) const {
@@ -241,7 +246,7 @@ struct ForwardLoop {
   void multiply(const LoopPart& p, std::int64_t step, std::int64_t parity) const {
     const bool apart = s.cell == Cell::gru;
     float* to = apart ? products(p, p.first_row) : gates_of(p, step, p.first_row);
-    gemm_packed(q.isa, p.rows(), s.hidden, s.direct(), h(parity, p, p.first_row), s.units(), weights.forward[p.direction],
+    gemm_packed(q.isa, p.rows(), s.outputs, s.direct(), h(parity, p, p.first_row), s.state(), weights.forward[p.direction],
                 s.direct_slots() * p.first_unit(), s.direct_slots() * p.last_block * cell_block, to, apart ? s.gates() : s.row(),
                 !apart);
   }
@@ -255,7 +260,10 @@ struct ForwardLoop {
       const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i, parity = i % 2;
       if (step < longest && has_products(p, step)) multiply(p, step, parity);
       if (s.cell == Cell::gru_reset_before) reset(p, step, parity, barrier);
-      for (std::int64_t b = p.first_row; b < p.last_row; ++b) cell(p, step, b, parity);
+      for (std::int64_t b = p.first_row; b < p.last_row; ++b)
+        if (step < length(b)) cell(p, step, b, parity);
+      if (s.projects) project(p, step, parity, barrier);
+      for (std::int64_t b = p.first_row; b < p.last_row; ++b) settle(p, step, b, parity);
       barrier.wait();
     }
     finish(p);

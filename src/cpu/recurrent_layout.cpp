@@ -36,17 +36,23 @@ void reorder(float* to, const ConstTensorView& from, const RecurrentShape& s, st
 }  // namespace
 
 RecurrentShape shape_of(const RecurrentDescription& d, std::int64_t steps, std::int64_t batch) {
-  return {steps, batch, d.inputs, d.hidden, d.directions(), d.cell, recurrent::gate_count(d.cell)};
+  return {
+      steps,           batch, d.inputs, d.hidden, d.directions(), d.cell, recurrent::gate_count(d.cell), recurrent::outputs_of(d),
+      d.projection > 0};
 }
 
 LoopWeights take_weights(Arena& arena, const RecurrentShape& s, Isa isa) {
   LoopWeights w;
   w.w_ih = arena.take<float>(s.row() * s.inputs);
   w.w_ih_packed = take_packed(arena, isa, s.inputs, s.row());
-  w.w_hh = arena.take<float>(s.row() * s.hidden);
+  w.w_hh = arena.take<float>(s.row() * s.outputs);
   for (std::int64_t d = 0; d < s.directions; ++d) {
-    w.forward[d] = take_packed(arena, isa, s.hidden, s.direct());
-    w.backward[d] = take_packed(arena, isa, s.direct(), s.hidden);
+    w.forward[d] = take_packed(arena, isa, s.outputs, s.direct());
+    w.backward[d] = take_packed(arena, isa, s.direct(), s.outputs);
+    if (s.projects) {
+      w.project_forward[d] = take_packed(arena, isa, s.hidden, s.outputs);
+      w.project_backward[d] = take_packed(arena, isa, s.outputs, s.hidden);
+    }
     if (s.candidate() == 0) continue;
     w.candidate_forward[d] = take_packed(arena, isa, s.hidden, s.candidate());
     w.candidate_backward[d] = take_packed(arena, isa, s.candidate(), s.hidden);
@@ -59,7 +65,7 @@ void fill_weights(const LoopWeights& to, const RecurrentShape& s, std::span<cons
   for (std::size_t d = 0; d < from.size(); ++d) {
     const std::int64_t first = static_cast<std::int64_t>(d) * s.gates();
     if (needs.w_ih || needs.w_ih_packed) reorder(to.w_ih + first * s.inputs, from[d].w_ih, s, s.inputs, q.threads);
-    if (needs.forward || needs.backward) reorder(to.w_hh + first * s.hidden, from[d].w_hh, s, s.hidden, q.threads);
+    if (needs.forward || needs.backward) reorder(to.w_hh + first * s.outputs, from[d].w_hh, s, s.outputs, q.threads);
   }
   // each task packs one matrix, so that threads need no agreement
   parallel_tasks(q.threads, 1 + 2 * s.directions, [&](std::int64_t task) {
@@ -68,14 +74,17 @@ void fill_weights(const LoopWeights& to, const RecurrentShape& s, std::span<cons
       return;
     }
     const std::int64_t d = (task - 1) / 2;
-    const float* w_hh = to.w_hh + d * s.gates() * s.hidden;
-    const float* rest = w_hh + s.direct() * s.hidden;
+    const float* w_hh = to.w_hh + d * s.gates() * s.outputs;
+    const float* rest = w_hh + s.direct() * s.outputs;
+    const ConstTensorView& w_hr = from[static_cast<std::size_t>(d)].w_hr;
     if (task % 2 == 1 && needs.forward) {
-      pack_matrix(q.isa, true, w_hh, s.hidden, s.hidden, s.direct(), to.forward[d]);
+      pack_matrix(q.isa, true, w_hh, s.outputs, s.outputs, s.direct(), to.forward[d]);
+      if (s.projects) pack_matrix(q.isa, true, floats(w_hr), w_hr.strides[0], s.hidden, s.outputs, to.project_forward[d]);
       if (s.candidate() > 0) pack_matrix(q.isa, true, rest, s.hidden, s.hidden, s.candidate(), to.candidate_forward[d]);
     }
     if (task % 2 == 0 && needs.backward) {
-      pack_matrix(q.isa, false, w_hh, s.hidden, s.direct(), s.hidden, to.backward[d]);
+      pack_matrix(q.isa, false, w_hh, s.outputs, s.direct(), s.outputs, to.backward[d]);
+      if (s.projects) pack_matrix(q.isa, false, floats(w_hr), w_hr.strides[0], s.outputs, s.hidden, to.project_backward[d]);
       if (s.candidate() > 0) pack_matrix(q.isa, false, rest, s.hidden, s.candidate(), s.hidden, to.candidate_backward[d]);
     }
   });
@@ -101,7 +110,7 @@ std::int64_t forward_grain(const RecurrentShape& s, Isa isa) {
     return std::lcm(packed_panel_columns(isa), columns_of_a_block) / columns_of_a_block;
   };
   const std::int64_t direct = blocks(s.direct_slots() * cell_block);
-  return s.candidate() > 0 ? std::lcm(direct, blocks(cell_block)) : direct;
+  return s.candidate() > 0 || s.projects ? std::lcm(direct, blocks(cell_block)) : direct;
 }
 
 StepRows step_rows(std::string_view where, std::string_view argument, const ConstTensorView& view) {

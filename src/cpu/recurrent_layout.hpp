@@ -15,9 +15,12 @@ namespace everglow::cpu {
 struct RecurrentShape {
   std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 1;
   Cell cell = Cell::lstm;
-  std::int64_t slots = 4;  // gates of a unit
+  std::int64_t slots = 4;    // gates of a unit
+  std::int64_t outputs = 0;  // O, the size of h
+  bool projects = false;     // O is not H
   std::int64_t blocks() const { return (hidden + cell_block - 1) / cell_block; }
   std::int64_t units() const { return blocks() * cell_block; }
+  std::int64_t state() const { return (outputs + cell_block - 1) / cell_block * cell_block; }
   std::int64_t gates() const { return slots * units(); }
   std::int64_t row() const { return directions * gates(); }  // gates of both directions
   std::int64_t rows() const { return steps * batch; }
@@ -40,11 +43,13 @@ RecurrentShape shape_of(const RecurrentDescription& description, std::int64_t st
 struct LoopWeights {
   float* w_ih = nullptr;                            // [row, I]
   void* w_ih_packed = nullptr;                      // w_ihᵀ for gemm_packed
-  float* w_hh = nullptr;                            // [row, H]
+  float* w_hh = nullptr;                            // [row, O]
   void* forward[2] = {nullptr, nullptr};            // w_hhᵀ of each direction for gemm_packed, of the direct gates
   void* backward[2] = {nullptr, nullptr};           // w_hh
   void* candidate_forward[2] = {nullptr, nullptr};  // the same of the others
   void* candidate_backward[2] = {nullptr, nullptr};
+  void* project_forward[2] = {nullptr, nullptr};   // w_hrᵀ
+  void* project_backward[2] = {nullptr, nullptr};  // w_hr
 };
 LoopWeights take_weights(Arena& arena, const RecurrentShape& shape, Isa isa);
 

@@ -5,16 +5,27 @@
 #include "core/parallel.hpp"
 #include "cpu/recurrent_layout.hpp"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
 namespace everglow::cpu {
 
-/// One thread's share: rows of the batch and blocks of units of one direction.
+/// Elements of a padded row, of which the last may not exist.
+struct LoopRange {
+  std::int64_t first = 0, end = 0, padded = 0;
+  std::int64_t count() const { return std::max<std::int64_t>(end - first, 0); }
+  void clear(float* row) const { std::fill(row + first, row + padded, 0.0F); }
+  /// Those that exist; `from` and `to` may have no more.
+  void copy(float* to, const float* from) const { std::copy_n(from + first, count(), to + first); }
+};
+
+/// One thread's share: rows of the batch, and blocks of units and a part of h, of one direction.
 struct LoopPart {
   std::int64_t direction = 0;
   std::int64_t first_row = 0, last_row = 0;
   std::int64_t first_block = 0, last_block = 0;
+  LoopRange units, state;  // of a row of c, of a row of h
   std::int64_t rows() const { return last_row - first_row; }
   std::int64_t first_unit() const { return first_block * cell_block; }
 };

@@ -48,7 +48,7 @@ struct Session {
 
 /// Cells and stacks of the row that makes these promises.
 const std::vector<std::string> kinds{"cell=lstm", "cell=gru",          "cell=gru_reset_before", "cell=tanh",
-                                     "cell=relu", "cell=gru layers=2", "cell=lstm layers=3"};
+                                     "cell=relu", "cell=gru layers=2", "cell=lstm layers=3",    "projection=70"};
 
 TEST(Recurrent, StepsRunOneByOneGiveTheSameBits_sanitize) {
   for (const std::string& kind : kinds) {
@@ -62,14 +62,14 @@ TEST(Recurrent, StepsRunOneByOneGiveTheSameBits_sanitize) {
     plan.pack(weights, packed);
     HostTensor h = p.h0, c = p.c0;
     for (std::int64_t step = 0; step < 6; ++step) {
-      HostTensor y(DType::f32, {1, 35, 40}), hn(DType::f32, p.states_shape(40)), cn;
+      HostTensor y(DType::f32, {1, 35, p.outputs()}), hn(DType::f32, p.states_shape(p.outputs())), cn;
       if (p.description.cell == Cell::lstm) cn = HostTensor(DType::f32, p.states_shape(40));
       RecurrentForward t{
           .x = p.x.const_view().narrow(0, step, 1), .h0 = h, .c0 = c, .weights = weights, .y = y, .hn = hn, .cn = cn};
       if (step % 2 == 1) t.packed = &packed;
       plan.forward(t, workspace_of(workspace));
-      for (std::int64_t i = 0; i < 35 * 40; ++i)
-        ASSERT_EQ(y.at(i), whole.y.at(step * 35 * 40 + i)) << "step " << step << " element " << i;
+      for (std::int64_t i = 0; i < 35 * p.outputs(); ++i)
+        ASSERT_EQ(y.at(i), whole.y.at(step * 35 * p.outputs() + i)) << "step " << step << " element " << i;
       h = hn, c = cn;
     }
     EXPECT_EQ(h.values(), whole.hn.values());
@@ -106,12 +106,14 @@ TEST(Recurrent, ARowDoesNotDependOnTheOthersOfItsBatch_sanitize) {
       for (std::int64_t t = 0; t < 4; ++t)
         for (std::int64_t i = 0; i < 6; ++i) one.x.put(t * 6 + i, p.x.at((t * 40 + row) * 6 + i));
       for (const auto& [to, from] : {std::pair(&one.h0, &p.h0), std::pair(&one.c0, &p.c0)})
-        for (std::int64_t i = 0; to->const_view().given() && i < to->const_view().elements(); ++i)
-          to->put(i, from->at((i / 24 * 40 + row) * 24 + i % 24));
+        for (std::int64_t i = 0; to->const_view().given() && i < to->const_view().elements(); ++i) {
+          const std::int64_t columns = to->const_view().size(2);
+          to->put(i, from->at((i / columns * 40 + row) * columns + i % columns));
+        }
       const RecurrentResult alone = test::run(one, same_bits);
       for (std::int64_t t = 0; t < 4; ++t)
-        for (std::int64_t j = 0; j < 24; ++j)
-          ASSERT_EQ(alone.y.at(t * 24 + j), whole.y.at((t * 40 + row) * 24 + j)) << "row " << row;
+        for (std::int64_t j = 0; j < p.width(); ++j)
+          ASSERT_EQ(alone.y.at(t * p.width() + j), whole.y.at((t * 40 + row) * p.width() + j)) << "row " << row;
     }
   }
 }

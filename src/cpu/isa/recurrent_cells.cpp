@@ -98,6 +98,11 @@ void lstm_forward(const LstmForwardRow& row) {
   }
 }
 
+void lstm_output(const float* gates, const float* cell, float* out, std::int64_t hidden) {
+  for (std::int64_t unit = 0; unit < hidden; unit += lanes)
+    store_units(out, unit, hidden, load(gates + gates_of(unit, 4) + 3 * block) * bounded_tanh(load(cell + unit)));
+}
+
 void lstm_backward(const LstmBackwardRow& row) {
   for (std::int64_t unit = row.begin * block; unit < row.end * block; unit += lanes) {
     const std::int64_t at = gates_of(unit, 4);
@@ -240,6 +245,7 @@ void column_sums(const float* a, std::int64_t rows, std::int64_t stride, std::in
 
 const CellKernels cell_kernels{.lstm_forward = lstm_forward,
                                .lstm_backward = lstm_backward,
+                               .lstm_output = lstm_output,
                                .gru_forward = gru_forward,
                                .gru_backward = gru_backward,
                                .reset_gates = reset_gates,

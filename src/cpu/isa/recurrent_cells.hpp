@@ -109,6 +109,8 @@ struct PlainBackwardRow {
 struct CellKernels {
   void (*lstm_forward)(const LstmForwardRow&) = nullptr;
   void (*lstm_backward)(const LstmBackwardRow&) = nullptr;
+  /// out [H] = o tanh(c) of a step that forward kept.
+  void (*lstm_output)(const float* gates, const float* cell, float* out, std::int64_t hidden) = nullptr;
   void (*gru_forward)(const GruForwardRow&) = nullptr;
   void (*gru_backward)(const GruBackwardRow&) = nullptr;
   void (*reset_gates)(const ResetForwardRow&) = nullptr;      // r, z and r h
