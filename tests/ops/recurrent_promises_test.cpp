@@ -77,6 +77,33 @@ TEST(Recurrent, StepsRunOneByOneGiveTheSameBits_sanitize) {
   }
 }
 
+/// More steps than a library's 65,535, in one run and in seven.
+TEST(Recurrent, ALongSequenceIsItsPartsOneAfterTheOther) {
+  for (const std::string kind : {"cell=lstm", "cell=gru layers=2"}) {
+    const RecurrentProblem p(cases::parse("recurrent steps=70000 batch=1 inputs=2 hidden=5 training=0 dense=1 " + kind));
+    const RecurrentResult whole = test::run(p, same_bits);
+    const RecurrentPlan plan(p.description, {10000, 1}, Device::cpu(), same_bits);
+    const auto weights = p.weight_views();
+    const Scratch workspace(plan.workspace_bytes());
+    HostTensor h = p.h0, c = p.c0, y(DType::f32, {70000, 1, 5});
+    for (std::int64_t first = 0; first < 70000; first += 10000) {
+      HostTensor hn(DType::f32, p.states_shape(5)), cn;
+      if (c.const_view().given()) cn = HostTensor(DType::f32, p.states_shape(5));
+      plan.forward({.x = p.x.const_view().narrow(0, first, 10000),
+                    .h0 = h,
+                    .c0 = c,
+                    .weights = weights,
+                    .y = y.view().narrow(0, first, 10000),
+                    .hn = hn,
+                    .cn = cn},
+                   workspace_of(workspace));
+      h = hn, c = cn;
+    }
+    EXPECT_EQ(y.values(), whole.y.values()) << kind;
+    EXPECT_EQ(h.values(), whole.hn.values()) << kind;
+  }
+}
+
 TEST(Recurrent, APlanForMoreStepsAndRowsGivesTheSameBits_sanitize) {
   for (const std::string& kind : kinds) {
     SCOPED_TRACE(kind);
