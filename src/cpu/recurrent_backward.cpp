@@ -76,7 +76,7 @@ struct Backward {
     }
   }
 
-  /// Where a row has no state of its own before a step: the caller's first state comes in, or a reset cut it off.
+  /// Whether the state before a step is the caller's, where no reset cut it off.
   bool first(const LoopPart& p, std::int64_t step, std::int64_t b) const { return step == first_step(p.direction, b); }
   bool reset_before(std::int64_t direction, std::int64_t step, std::int64_t b) const {
     return recurrent::reset_before(t.resets, direction, step, b, length(b));
