@@ -158,6 +158,43 @@ TEST_F(RecurrentErrors, AWrongPackingIsRefused_sanitize) {
   EXPECT_EQ(packed.key, key);
 }
 
+/// Runs the forward pass of a case after `spoil` has changed its tensors.
+void option_fails(const std::string& line, const std::string& text, const std::function<void(RecurrentForward&)>& spoil) {
+  const RecurrentProblem p(cases::parse("recurrent steps=3 batch=2 inputs=4 hidden=5 dense=1 " + line));
+  const RecurrentPlan plan(p.description, p.sizes);
+  const test::RecurrentResult r = blank_result(p, plan);
+  const auto weights = p.weight_views();
+  RecurrentForward t = forward_tensors(p, r, weights);
+  spoil(t);
+  expect_error(ErrorCode::invalid_argument, "[recurrent.forward] " + text, [&] {
+    plan.forward(t, {r.workspace.data(), r.workspace.bytes()});
+  });
+}
+
+TEST(RecurrentOptionErrors, NameTheArgument_sanitize) {
+  const HostTensor state(DType::f32, {1, 2, 5}), bytes(DType::u8, {2, 3}), matrix(DType::f32, {3, 5});
+  option_fails("cell=gru", "c0: expected none for a cell other than lstm, got [1, 2, 5] f32 cpu",
+               [&](RecurrentForward& t) { t.c0 = state; });
+  option_fails("cell=relu", "cn: expected none for a cell other than lstm, got [1, 2, 5] f32 cpu",
+               [&](RecurrentForward& t) { t.cn = state; });
+  option_fails("layers=2", "h0: expected [2, 2, 5] f32 cpu, got [1, 2, 5] f32 cpu", [&](RecurrentForward& t) { t.h0 = state; });
+  option_fails("resets=1", "resets: expected [3, 2] u8 cpu, got [2, 3] u8 cpu", [&](RecurrentForward& t) { t.resets = bytes; });
+  option_fails("resets=1", "resets: expected a tensor, as the description says, got not given",
+               [&](RecurrentForward& t) { t.resets = {}; });
+  std::vector<RecurrentWeights> weights;
+  const auto spoil_weights = [&](const ConstTensorView& w_hr) {
+    return [&weights, w_hr](RecurrentForward& t) {
+      weights.assign(t.weights.begin(), t.weights.end());
+      weights.back().w_hr = w_hr;
+      t.weights = weights;
+    };
+  };
+  option_fails("", "weights[0].w_hr: expected none without projection, got [3, 5] f32 cpu", spoil_weights(matrix));
+  option_fails("projection=3 layers=2", "weights[1].w_hr: expected [3, 5] f32 cpu, got not given", spoil_weights({}));
+  option_fails("layers=2", "weights: expected layers x directions = 2 entries, got 1",
+               [](RecurrentForward& t) { t.weights = t.weights.first(1); });
+}
+
 TEST(RecurrentPlan, RowsAndReasons_sanitize) {
   const auto rows_of = [](const RecurrentDescription& d) {
     const RecurrentPlan plan(d, {2, 2});
@@ -217,6 +254,7 @@ TEST(RecurrentPlan, SizesThatCannotBe_sanitize) {
   fails("hidden: expected 0 or more, got -1", {.inputs = 1, .hidden = -1});
   fails("layers: expected 1 or more, got 0", {.inputs = 1, .hidden = 1, .layers = 0});
   fails("steps: expected 0 or more, got -2", {.inputs = 1, .hidden = 1}, {-2, 1});
+  fails("projection: expected 0 for a cell other than lstm, got 2", {.cell = Cell::gru, .inputs = 1, .hidden = 1, .projection = 2});
   fails("dropout: expected 0 <= dropout < 1, got 1", {.inputs = 1, .hidden = 1, .dropout = 1});
 }
 
