@@ -9,12 +9,6 @@ function(everglow_isa_sources target)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(flags_avx2 -mavx2 -mfma -mf16c)
     set(flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512)
-    # For some processors GCC makes a lone chain of multiply-adds from two instructions, and then its bits differ from those of chains
-    # side by side: a product's last columns would depend on how many rows it has.
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      list(APPEND flags_avx2 --param=avoid-fma-max-bits=0)
-      list(APPEND flags_avx512 --param=avoid-fma-max-bits=0)
-    endif()
   endif()
   set(flags_compiler "")
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
