@@ -15,6 +15,8 @@ function(everglow_isa_sources target)
     # By default GCC 13 keeps a single chain of sums from being fused, but not several side by side: a tile of one row would have
     # other bits than a tile of many.
     set(flags_compiler --param=avoid-fma-max-bits=0)
+    # The address sanitizer of GCC 13 and 14 places frames of 64-byte vectors on its own stack without their alignment.
+    list(APPEND flags_compiler --param=asan-use-after-return=0)
   endif()
   if(NOT sources)
     return()

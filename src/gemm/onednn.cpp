@@ -109,7 +109,10 @@ bool has_onednn() { return true; }
 bool onednn_accepts(const Gemm& p) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   const bool sizes = p.m > 0 && p.n > 0 && p.k > 0 && p.m <= most && p.n <= most && p.k <= most;
-  return sizes && p.lda >= (p.transpose_a ? p.m : p.k) && p.ldb >= (p.transpose_b ? p.k : p.n) && p.ldc >= p.n;
+  const std::int64_t columns_a = p.transpose_a ? p.m : p.k, columns_b = p.transpose_b ? p.k : p.n;
+  // A matrix of one stored column with gaps between its elements: oneDNN 3.7 takes it for a dense vector.
+  const bool gaps = (columns_a == 1 && p.lda > 1) || (columns_b == 1 && p.ldb > 1) || (p.n == 1 && p.ldc > 1);
+  return sizes && !gaps && p.lda >= columns_a && p.ldb >= columns_b && p.ldc >= p.n;
 }
 
 void onednn_gemm(const Gemm& p, int threads) {

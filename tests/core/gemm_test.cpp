@@ -174,8 +174,11 @@ TEST(Gemm, OneDnnIsExactOnSmallIntegers) {
       const Matrix expected = p.expected();
       for (const int threads : {1, 2, 3}) {
         Matrix c = p.c;
-        ASSERT_TRUE(onednn_accepts(p.gemm(c)));
-        onednn_gemm(p.gemm(c), threads);
+        const Gemm product = p.gemm(c);
+        const bool column = (product.transpose_a && product.m == 1) || product.n == 1 || product.k == 1;
+        ASSERT_TRUE(onednn_accepts(product) || column) << "only a column with gaps may be left to our kernel";
+        if (!onednn_accepts(product)) continue;
+        onednn_gemm(product, threads);
         EXPECT_EQ("", difference(c, expected));
       }
       check_exact(p, {best_isa()}, true);
