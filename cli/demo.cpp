@@ -8,9 +8,10 @@
 #include <everglow/gnmt/trainer.hpp>
 
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
@@ -19,13 +20,19 @@ namespace {
 
 constexpr double exact_enough = 99;  // per cent of the test numbers, or the demo fails
 
+/// A new folder of this run alone: a name made of the process number would come back, in a container even at once.
+std::filesystem::path new_folder() {
+  std::string path = (std::filesystem::temp_directory_path() / "everglow-demo-XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr)
+    throw Error(ErrorCode::io, "demo", fmt::format("{}: cannot make the folder: {}", path, std::strerror(errno)));
+  return path;
+}
+
 /// A folder for the checkpoints that is removed at the end, where the user named none.
 class Folder {
  public:
   explicit Folder(const std::string& given)
-      : temporary_(given.empty()),
-        path_(temporary_ ? std::filesystem::temp_directory_path() / fmt::format("everglow-demo-{}", getpid())
-                         : std::filesystem::path(given)) {}
+      : temporary_(given.empty()), path_(temporary_ ? new_folder() : std::filesystem::path(given)) {}
   ~Folder() {
     std::error_code ignored;
     if (temporary_) std::filesystem::remove_all(path_, ignored);

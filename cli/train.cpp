@@ -145,7 +145,10 @@ int train(const CLI::App& app, TrainArguments a) {
     fmt::print("stopped and saved; the same command goes on\n");
     return Interrupt::status();
   }
-  if (result.test_lines == 0) return 0;
+  if (result.test_lines == 0) {
+    fmt::print("test BLEU: no test lines\n");
+    return 0;
+  }
   if (!a.corpus.empty() || o.until_exact > 0) fmt::print("test exact {:.1f} %\n", result.test_exact);
   fmt::print("test BLEU {:.2f} (13a, beam {}, {} lines)\n", result.test_bleu, o.beam, result.test_lines);
   return 0;

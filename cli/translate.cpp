@@ -137,10 +137,9 @@ void add_translate(CLI::App& tool, int& status) {
       ->check(whole(1, "2000", 100'000'000))
       ->capture_default_str();
   app.add_option("--device", a->device, "cpu")->type_name("NAME")->capture_default_str();
-  app.add_option("--threads", a->plan.threads, "CPU threads; 0: EVERGLOW_THREADS, else all cores")
+  app.add_option("--threads", a->plan.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
       ->type_name("N")
-      ->check(whole(0, "2", 4096))
-      ->capture_default_str();
+      ->check(whole(1, "2", 1024));
   app.footer("echo \"forty-two\" | everglow translate --model numbers");
   app.callback([a, &status] {
     translate(*a);

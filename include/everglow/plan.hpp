@@ -57,6 +57,9 @@ struct Explanation {
 /// The rows of one layer ("linear", "recurrent", "attention", "softmax", "embedding", "loss", "pointwise", "adam"), in order.
 EVERGLOW_API std::vector<std::string> kernels(std::string_view layer, DeviceKind device);
 
+/// CPU threads of a plan whose options name none: EVERGLOW_THREADS, else the cores this process may use.
+EVERGLOW_API int default_threads();
+
 /// "0.1.0"
 EVERGLOW_API std::string_view version() noexcept;
 

@@ -48,8 +48,6 @@ struct Query {
 
 inline constexpr int most_threads = 4096;  ///< above it a count is taken for a mistake: threads that cannot start end a process
 
-int default_threads();  ///< EVERGLOW_THREADS, else the cores this process may use
-
 template <class Description, class Sizes>
 Query<Description, Sizes> make_query(const Description& description, const Sizes& sizes, const DeviceDescription& device,
                                      const PlanOptions& options) {

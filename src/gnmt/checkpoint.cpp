@@ -1,5 +1,8 @@
-// Writes and reads checkpoints. The JSON is versioned: a newer format is refused instead of being guessed at.
+// Writes and reads checkpoints. The JSON is versioned: a newer format is refused instead of being guessed at. Every number of it is
+// checked, and the model's sizes against the tensors of the file, before anything is computed or allocated from it.
 #include "gnmt/checkpoint.hpp"
+
+#include "gnmt/model_impl.hpp"
 
 #include <fmt/format.h>
 
@@ -30,43 +33,71 @@ Json model_json(const ModelDescription& model) {
           {"dtype", std::string(name(model.dtype))}};
 }
 
+constexpr std::int64_t largest_count = 1'000'000'000'000'000;  // of steps and tokens: sums of two stay far from overflow
+constexpr std::int64_t largest_size = 1 << 30;                 // of a layer: products of two stay far from overflow
+
+/// What is wrong with a field of the state; the file's name is added where it is known.
+struct Fault {
+  std::string what;
+};
+
+std::int64_t whole(const Json& json, const char* key, std::int64_t least, std::int64_t most) {
+  const Json& value = json.at(key);
+  // An unsigned number past int64 would come back negative, and one with a fraction cut off.
+  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)
+                                               : value.is_number_integer() && value.get<std::int64_t>() <= most;
+  if (!fits || value.get<std::int64_t>() < least)
+    throw Fault{fmt::format("{}: expected a whole number from {} to {}, got {}", key, least, most, value.dump())};
+  return value.get<std::int64_t>();
+}
+
+double real(const Json& json, const char* key) {
+  const auto value = json.at(key).get<double>();
+  if (!(value >= 0)) throw Fault{fmt::format("{}: expected a number of at least 0, got {}", key, value)};
+  return value;
+}
+
 ModelDescription model_from(const Json& json) {
   ModelDescription model;
-  model.hidden = json.at("hidden").get<std::int64_t>();
-  model.layers = json.at("layers").get<std::int64_t>();
-  model.vocabulary = json.at("vocabulary").get<std::int64_t>();
+  model.hidden = whole(json, "hidden", 1, largest_size);
+  model.layers = whole(json, "layers", 1, largest_size);
+  model.vocabulary = whole(json, "vocabulary", 1, largest_size);
   model.dropout = json.at("dropout").get<float>();
   model.label_smoothing = json.at("label_smoothing").get<float>();
-  model.dtype = parse_dtype(json.at("dtype").get<std::string>());
-  return model;
+  try {
+    model.dtype = parse_dtype(json.at("dtype").get<std::string>());
+    return check_description(model);
+  } catch (const Error& e) {
+    throw Fault{e.what()};
+  }
 }
 
 TrainState state_from(const Json& json) {
   TrainState state;
   state.model = model_from(json.at("model"));
   const Json& data = json.at("data");
-  state.asked_vocabulary = data.at("asked_vocabulary").get<std::int64_t>();
-  state.batch_tokens = data.at("batch_tokens").get<std::int64_t>();
-  state.max_words = data.at("max_words").get<std::int64_t>();
+  state.asked_vocabulary = whole(data, "asked_vocabulary", 0, largest_count);
+  state.batch_tokens = whole(data, "batch_tokens", 0, largest_count);
+  state.max_words = whole(data, "max_words", 0, largest_count);
   state.seed = data.at("seed").get<std::uint64_t>();
-  state.training_pairs = data.at("training_pairs").get<std::int64_t>();
+  state.training_pairs = whole(data, "training_pairs", 0, largest_count);
   state.training_hash = data.at("training_hash").get<std::uint64_t>();
   const Json& run = json.at("run");
-  state.step = run.at("step").get<std::int64_t>();
-  state.epoch = run.at("epoch").get<std::int64_t>();
-  state.position = run.at("position").get<std::int64_t>();
-  state.tokens = run.at("tokens").get<std::int64_t>();
-  state.seconds = run.at("seconds").get<double>();
-  state.validated_step = run.at("validated_step").get<std::int64_t>();
+  state.step = whole(run, "step", 0, largest_count);
+  state.epoch = whole(run, "epoch", 0, largest_count);
+  state.position = whole(run, "position", 0, largest_count);
+  state.tokens = whole(run, "tokens", 0, largest_count);
+  state.seconds = real(run, "seconds");
+  state.validated_step = whole(run, "validated_step", -1, largest_count);
   const Json& best = json.at("best");
-  state.best_step = best.at("step").get<std::int64_t>();
-  state.best_bleu = best.at("bleu").get<double>();
-  state.best_exact = best.at("exact").get<double>();
-  state.best_loss = best.at("loss").get<double>();
+  state.best_step = whole(best, "step", -1, largest_count);
+  state.best_bleu = real(best, "bleu");
+  state.best_exact = real(best, "exact");
+  state.best_loss = real(best, "loss");
   const Json& build = json.at("computed_by");
   state.version = build.at("version").get<std::string>();
   state.isa = build.at("isa").get<std::string>();
-  state.threads = build.at("threads").get<int>();
+  state.threads = static_cast<int>(whole(build, "threads", 0, largest_size));
   state.kernels = build.at("kernels").get<std::vector<std::pair<std::string, std::string>>>();
   return state;
 }
@@ -105,6 +136,8 @@ TrainState state_from_json(const std::string& json, const std::string& file) {
     return state_from(parsed);
   } catch (const Json::exception& e) {
     throw damaged(file, fmt::format("the state of the run is damaged: {}", e.what()));
+  } catch (const Fault& fault) {
+    throw damaged(file, fmt::format("the state of the run is damaged: {}", fault.what));
   }
 }
 
@@ -127,6 +160,16 @@ Checkpoint::Checkpoint(std::string file) : name_(std::move(file)), file_(name_) 
     throw damaged(
         name_, fmt::format("expected a checkpoint of everglow, got a safetensors file without \"{}\" in its metadata", state_key));
   state_ = state_from_json(found->second, name_);
+  check_sizes();
+}
+
+void Checkpoint::check_sizes() const {
+  const ModelDescription& model = state_.model;
+  const std::int64_t H = model.hidden;
+  checked("embedding.weight", ConstTensorView(nullptr, model.dtype, {model.vocabulary, H}));
+  for (std::int64_t l = 0; l < model.layers; ++l)  // ends at the first layer that the file does not have
+    for (const char* side : {"encoder", "decoder"})
+      checked(fmt::format("{}.{}.weight_hh", side, l), ConstTensorView(nullptr, model.dtype, {4 * H, H}));
 }
 
 ConstTensorView Checkpoint::checked(const std::string& name, const ConstTensorView& like) const {
@@ -142,7 +185,13 @@ Tokenizer Checkpoint::tokenizer() const {
   const ConstTensorView bytes = file_.tensor(tokenizer_name);
   if (bytes.dtype != DType::u8)
     throw damaged(name_, fmt::format("expected tensor {} to be u8, got {}", tokenizer_name, to_string(bytes)));
-  Tokenizer tokenizer = Tokenizer::from_model({static_cast<const char*>(bytes.data), static_cast<std::size_t>(bytes.elements())});
+  const Tokenizer tokenizer = [&] {
+    try {
+      return Tokenizer::from_model({static_cast<const char*>(bytes.data), static_cast<std::size_t>(bytes.elements())});
+    } catch (const Error& e) {
+      throw damaged(name_, fmt::format("tensor {}: {}", tokenizer_name, e.what()));
+    }
+  }();
   if (tokenizer.vocabulary() != state_.model.vocabulary)
     throw damaged(name_, fmt::format("expected a tokenizer of {} pieces, got {}", state_.model.vocabulary, tokenizer.vocabulary()));
   return tokenizer;

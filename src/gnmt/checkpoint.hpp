@@ -41,12 +41,14 @@ struct TrainState {
 };
 
 std::string to_json(const TrainState& state);
-/// Throws Error(io) that names `file` where a field is missing or of another type, or the format is newer than this program.
+/// Throws Error(io) that names `file` where a field is missing, of another type or out of its range, or the format is newer than
+/// this program.
 TrainState state_from_json(const std::string& json, const std::string& file);
 
 void save_checkpoint(const std::string& file, const Model& model, const Tokenizer& tokenizer, const TrainState& state);
 
-/// An opened checkpoint. Every fault is an Error(io) that names the file, what was expected and what came.
+/// An opened checkpoint, whose tensors have the sizes that its state tells of. Every fault is an Error(io) that names the file,
+/// what was expected and what came.
 class Checkpoint {
  public:
   explicit Checkpoint(std::string file);
@@ -56,6 +58,7 @@ class Checkpoint {
   void restore(const Model& model) const;
 
  private:
+  void check_sizes() const;
   ConstTensorView checked(const std::string& name, const ConstTensorView& like) const;
 
   std::string name_;

@@ -1,7 +1,9 @@
 // Parallel text: reading with checks that name the line, filtering by words, and batches of about equal length.
 #include <everglow/error.hpp>
 #include <everglow/gnmt/corpus.hpp>
+#include <everglow/plan.hpp>
 
+#include "gnmt/hash.hpp"
 #include "unicode.hpp"
 
 #include <fmt/format.h>
@@ -68,22 +70,6 @@ std::int64_t count_words(std::string_view line) {
   return words;
 }
 
-/// SplitMix64: one 64-bit state, the same numbers on every platform.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15U;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return z ^ (z >> 31);
-  }
-  double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-
- private:
-  std::uint64_t state_;
-};
-
 void fill_source(Batch& batch, std::int64_t row, std::span<const std::int32_t> pieces) {
   const auto length = static_cast<std::int64_t>(pieces.size());
   for (std::int64_t s = 0; s < length; ++s) batch.source[s * batch.rows + row] = pieces[s];
@@ -149,10 +135,10 @@ std::vector<Pair> at_most_words(std::vector<Pair> pairs, std::int64_t words) {
   return pairs;
 }
 
-std::vector<Example> encode(const Tokenizer& tokenizer, std::span<const Pair> pairs) {
+std::vector<Example> encode(const Tokenizer& tokenizer, std::span<const Pair> pairs, int threads) {
   std::vector<Example> examples(pairs.size());
-  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  const std::size_t workers = std::min(cores, pairs.size() / 1024 + 1);
+  const auto most = static_cast<std::size_t>(threads > 0 ? threads : default_threads());
+  const std::size_t workers = std::min(most, pairs.size() / 1024 + 1);
   std::vector<std::exception_ptr> failures(workers);
   const auto work = [&](std::size_t worker) {
     try {
@@ -208,7 +194,7 @@ Batch make_source_batch(std::span<const std::vector<std::int32_t>> sources) {
 std::vector<std::vector<std::int64_t>> make_epoch(std::span<const Example> examples, std::int64_t tokens, std::uint64_t seed) {
   if (tokens < 1)
     throw Error(ErrorCode::invalid_argument, "corpus.make_epoch", fmt::format("tokens: expected 1 or more, got {}", tokens));
-  Random random(seed);
+  SplitMix64 random(seed);
   struct Item {
     double source;  // noise below 2 mixes neighbouring lengths, so that an epoch's batches differ from the last epoch's
     std::int64_t target, index;

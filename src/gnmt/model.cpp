@@ -1,6 +1,8 @@
 // The model's face: training steps, evaluation, and what it tells of itself.
 #include "model_impl.hpp"
 
+#include "gnmt/hash.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -15,7 +17,9 @@ void require(bool condition, std::string_view where, const std::string& what) {
   if (!condition) throw Error(ErrorCode::invalid_argument, where, what);
 }
 
-const ModelDescription& checked(const ModelDescription& d) {
+}  // namespace
+
+const ModelDescription& check_description(const ModelDescription& d) {
   constexpr std::string_view where = "gnmt.model";
   require(d.hidden >= 1, where, "hidden: expected 1 or more, got " + std::to_string(d.hidden));
   require(d.hidden % d.heads() == 0, where,
@@ -29,16 +33,6 @@ const ModelDescription& checked(const ModelDescription& d) {
     throw Error(ErrorCode::unsupported, where, "dtype: expected f32 or f64, got " + std::string(name(d.dtype)));
   return d;
 }
-
-/// A well mixed 64-bit number (the finaliser of SplitMix64, Steele et al. 2014).
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15U;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 void check_batch(std::string_view where, const Batch& batch, bool targets) {
   const auto side = [where](const char* argument, std::int64_t expected, std::size_t got) {
@@ -54,7 +48,7 @@ void check_batch(std::string_view where, const Batch& batch, bool targets) {
 }
 
 Model::Impl::Impl(const ModelDescription& description, Device device, const PlanOptions& options)
-    : parameters(checked(description), device),
+    : parameters(check_description(description), device),
       setting{description, DeviceDescription(device), options, Stream{device}, &parameters},
       block(device) {}
 

@@ -26,6 +26,9 @@ struct Model::Impl {
   Buffer adam_memory;
 };
 
+/// Throws Error(invalid_argument or unsupported) where no model can be like this; else gives the description back.
+const ModelDescription& check_description(const ModelDescription& description);
+
 /// Throws where a batch contradicts itself; `targets` also looks at the target side.
 void check_batch(std::string_view where, const Batch& batch, bool targets);
 

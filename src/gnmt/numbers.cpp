@@ -4,6 +4,8 @@
 #include <everglow/error.hpp>
 #include <everglow/gnmt/numbers.hpp>
 
+#include "gnmt/hash.hpp"
+
 #include <array>
 
 namespace everglow::gnmt {
@@ -69,14 +71,6 @@ void append_french_below_1000(std::string& out, int n, bool last) {
   if (rest > 0 || n == 0) append_french_below_100(out, rest, last);
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood 2014): every bit of the input reaches every bit of the output.
-std::uint64_t mix(std::uint64_t z) {
-  z += 0x9e3779b97f4a7c15U;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-  return z ^ (z >> 31);
-}
-
 }  // namespace
 
 std::string english(std::int64_t n) {
@@ -111,7 +105,7 @@ std::string french(std::int64_t n) {
 }
 
 Split split_of(std::uint64_t n) {
-  switch (mix(n) % 100) {
+  switch (mixed(n) % 100) {
     case 0:
       return Split::valid;
     case 1:
@@ -121,10 +115,6 @@ Split split_of(std::uint64_t n) {
   }
 }
 
-Split split_of(std::string_view line) {
-  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
-  for (const char c : line) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return split_of(hash);
-}
+Split split_of(std::string_view line) { return split_of(fnv1a(line)); }
 
 }  // namespace everglow::gnmt

@@ -197,11 +197,14 @@ Entry parse_entry(const std::string& file, const std::string& name, const Json& 
   if (found == std::end(dtype_names))
     fail(load_where, file, fmt::format("{}: dtype: expected F32, F16, BF16, F64, I32, I64 or U8, got '{}'", what, dtype));
   entry.dtype = found->second;
-  std::uint64_t bytes = size_of(entry.dtype);
+  auto extent = static_cast<std::int64_t>(size_of(entry.dtype));  // a size of 0 counts as 1: strides are products of the others
   for (const std::uint64_t size : unsigned_numbers(json, "shape", file, what)) {
-    if (__builtin_mul_overflow(bytes, size, &bytes)) fail(load_where, file, what + ": shape: expected fewer elements");
     entry.shape.push_back(static_cast<std::int64_t>(size));
+    if (__builtin_mul_overflow(extent, std::max<std::int64_t>(entry.shape.back(), 1), &extent))
+      fail(load_where, file, what + ": shape: expected fewer elements");
   }
+  const bool empty = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
+  const std::uint64_t bytes = empty ? 0 : static_cast<std::uint64_t>(extent);
   if (entry.shape.size() > max_rank)
     fail(load_where, file, fmt::format("{}: shape: expected at most {} dimensions, got {}", what, max_rank, entry.shape.size()));
   const auto offsets = unsigned_numbers(json, "data_offsets", file, what);

@@ -2,6 +2,8 @@
 #include <everglow/error.hpp>
 #include <everglow/gnmt/tokenizer.hpp>
 
+#include "gnmt/hash.hpp"
+
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
@@ -42,8 +44,7 @@ constexpr std::string_view seal_key = "\x89\x3F";
 constexpr std::size_t seal_bytes = seal_key.size() + sizeof(std::uint64_t);
 
 std::string seal_of(std::string_view model) {
-  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
-  for (const char c : model) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  const std::uint64_t hash = fnv1a(model);
   std::string seal(seal_key);
   for (int shift = 0; shift < 64; shift += 8) seal += static_cast<char>(hash >> shift);
   return seal;

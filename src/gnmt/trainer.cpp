@@ -3,6 +3,7 @@
 #include <everglow/gnmt/trainer.hpp>
 
 #include "gnmt/checkpoint.hpp"
+#include "gnmt/hash.hpp"
 #include "gnmt/schedule.hpp"
 
 #include <fmt/format.h>
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -26,15 +26,36 @@ double since(Clock::time_point begin) { return std::chrono::duration<double>(Clo
 
 Error invalid(const std::string& what) { return {ErrorCode::invalid_argument, "train", what}; }
 
-/// FNV-1a over all pairs: tells whether a resume brings the text that the checkpoint was trained on.
+/// A hash over all pairs: tells whether a resume brings the text that the checkpoint was trained on.
 std::uint64_t fingerprint(std::span<const Pair> pairs) {
-  std::uint64_t hash = 0xCBF29CE484222325ULL;
-  const auto add = [&hash](std::string_view text, char end) {
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
-    hash = (hash ^ static_cast<unsigned char>(end)) * 0x100000001B3ULL;
-  };
-  for (const Pair& pair : pairs) add(pair.source, '\t'), add(pair.target, '\n');
+  std::uint64_t hash = fnv1a_start;
+  for (const Pair& pair : pairs) {
+    hash = fnv1a("\t", fnv1a(pair.source, hash));
+    hash = fnv1a("\n", fnv1a(pair.target, hash));
+  }
   return hash;
+}
+
+/// Makes the folder of the checkpoints, and removes from it what a save left behind that was killed.
+void prepare_folder(const std::filesystem::path& folder) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) throw Error(ErrorCode::io, "train", fmt::format("{}: cannot make the folder: {}", folder.string(), failed.message()));
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = name.starts_with("last.safetensors.") || name.starts_with("best.safetensors.");
+    if (ours && name.ends_with(".tmp")) std::filesystem::remove(entry.path(), failed);
+  }
+}
+
+/// Whether all weights are numbers: loss and norm of the last step told only of the weights before it. Checkpoints are written
+/// from memory of the CPU, so it can be read here; training is in f32.
+bool finite_weights(const Model& model) {
+  for (const Parameter& parameter : model.parameters()) {
+    const auto* values = static_cast<const float*>(parameter.value.data);
+    if (!std::all_of(values, values + parameter.value.elements(), [](float value) { return std::isfinite(value); })) return false;
+  }
+  return true;
 }
 
 void check_options(const TrainOptions& o, const TrainData& data) {
@@ -94,11 +115,9 @@ TrainState state_of(const TrainOptions& o, const TrainData& data) {
   state.seed = o.seed;
   state.training_pairs = static_cast<std::int64_t>(data.train.size());
   state.training_hash = fingerprint(data.train);
-  const DeviceDescription device(o.device);
-  const char* wish = std::getenv("EVERGLOW_THREADS");
   state.version = version();
-  state.isa = device.isa;
-  state.threads = o.plan.threads > 0 ? o.plan.threads : wish != nullptr ? std::atoi(wish) : device.cores;
+  state.isa = DeviceDescription(o.device).isa;
+  state.threads = o.plan.threads > 0 ? o.plan.threads : default_threads();
   return state;
 }
 
@@ -140,7 +159,7 @@ class Trainer {
     open();
     bool stopped = false;
     while (!stopped && !finished()) stopped = epoch();
-    if (choices_.empty()) remember_choices();
+    remember_choices();
     if (stopped || state_.validated_step == state_.step)
       save(last_);
     else
@@ -167,9 +186,7 @@ class Trainer {
   bool finished() const { return exact_enough() || part_of_run(length(), position()) >= 1; }
 
   void open() {
-    std::error_code failed;
-    std::filesystem::create_directories(options_.out, failed);
-    if (failed) throw Error(ErrorCode::io, "train", fmt::format("{}: cannot make the folder: {}", options_.out, failed.message()));
+    prepare_folder(options_.out);
     if (std::filesystem::exists(last_)) {
       const Checkpoint checkpoint(last_);
       check_resume(checkpoint.state(), state_, last_);
@@ -179,14 +196,15 @@ class Trainer {
       tokenizer_ = checkpoint.tokenizer();
       model_.emplace(state_.model, options_.device, options_.plan);
       checkpoint.restore(*model_);
+      for (const auto& [layer, kernel] : state_.kernels) choices_.push_back({layer, {.kernel = kernel}});
     } else {
       tokenizer_ = train_tokenizer(data_.train, options_.vocabulary);
       state_.model.vocabulary = tokenizer_->vocabulary();
       model_.emplace(state_.model, options_.device, options_.plan);
       model_->initialise(options_.seed);
     }
-    train_ = encode(*tokenizer_, data_.train);
-    const std::vector<Example> valid = encode(*tokenizer_, data_.valid);
+    train_ = encode(*tokenizer_, data_.train, options_.plan.threads);
+    const std::vector<Example> valid = encode(*tokenizer_, data_.valid, options_.plan.threads);
     for (const std::vector<std::int64_t>& batch : make_epoch(valid, options_.batch_tokens, 0))
       valid_.push_back(make_batch(valid, batch));
     seconds_before_ = state_.seconds;
@@ -220,6 +238,7 @@ class Trainer {
     const LossSum loss = model_->forward_backward(batch, options_.seed, static_cast<std::uint64_t>(state_.step));
     if (!std::isfinite(loss.loss)) throw diverged("loss");
     const double norm = model_->apply(rate, options_.clip);
+    trained_ = true;
     if (!std::isfinite(norm)) throw diverged("norm of the gradient");
     ++state_.step;
     ++state_.position;
@@ -272,6 +291,7 @@ class Trainer {
       sum.loss += part.loss;
       sum.tokens += part.tokens;
     }
+    if (!std::isfinite(sum.loss)) throw diverged("validation loss");
     const std::size_t lines = std::min(data_.valid.size(), static_cast<std::size_t>(options_.valid_lines));
     const Score found = score(*model_, *tokenizer_, std::span(data_.valid).first(lines), 1);
     p.validated = true;
@@ -292,20 +312,25 @@ class Trainer {
   }
 
   bool better(const Progress& p) const {
-    if (state_.best_step < 0) return true;
+    if (state_.best_step < 0 || data_.valid.empty()) return true;  // nothing to compare: the last is the best
     const double now = options_.until_exact > 0 ? p.valid_exact : p.valid_bleu;
     const double was = options_.until_exact > 0 ? state_.best_exact : state_.best_bleu;
     return std::tuple(now, -p.valid_loss) > std::tuple(was, -state_.best_loss);
   }
 
-  /// What the last training batch ran; a validation would leave the rows of decoding.
+  /// Keeps what the last training batch ran. A validation leaves the rows of decoding, and a run that was over runs nothing: then
+  /// what is kept stays.
   void remember_choices() {
+    if (!std::exchange(trained_, false)) return;
     choices_ = model_->choices();
     state_.kernels.clear();
     for (const LayerChoice& choice : choices_) state_.kernels.emplace_back(choice.layer, choice.explanation.kernel);
   }
 
-  void save(const std::string& file) { save_checkpoint(file, *model_, *tokenizer_, state_); }
+  void save(const std::string& file) {
+    if (!finite_weights(*model_)) throw diverged("weight");
+    save_checkpoint(file, *model_, *tokenizer_, state_);
+  }
 
   TrainResult result(bool stopped) {
     TrainResult result;
@@ -335,6 +360,7 @@ class Trainer {
   std::vector<Example> train_;
   std::vector<Batch> valid_;
   std::vector<LayerChoice> choices_;
+  bool trained_ = false;      // the model's own choices are those of a training batch
   std::int64_t batches_ = 0;  // of the epoch that is running
   double seconds_before_ = 0, part_before_ = 0;
   Clock::time_point begin_ = Clock::now();

@@ -2,23 +2,13 @@
 #include <everglow/gnmt/numbers.hpp>
 #include <everglow/gnmt/trainer.hpp>
 
+#include "gnmt/hash.hpp"
+
 #include <fmt/format.h>
 
 #include <unordered_set>
 
 namespace everglow::gnmt {
-namespace {
-
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers with every standard library.
-std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9E3779B97F4A7C15ULL);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
-}
-
-}  // namespace
-
 TrainData split_by_hash(std::vector<Pair> pairs, bool valid, bool test) {
   TrainData data;
   for (Pair& pair : pairs) {
@@ -51,13 +41,13 @@ TrainData sample_numbers(const NumberSample& sample) {
   // Short numbers are rare in a uniform sample, and people try them first.
   for (std::int64_t n = 0; n < 1000; ++n)
     if (split_of(static_cast<std::uint64_t>(n)) == Split::train) take(n);
-  std::uint64_t state = sample.seed;
+  SplitMix64 random(sample.seed);
   const auto complete = [&] {
     return static_cast<std::int64_t>(data.train.size()) == sample.train &&
            static_cast<std::int64_t>(data.valid.size()) == sample.valid &&
            static_cast<std::int64_t>(data.test.size()) == sample.test;
   };
-  while (!complete()) take(static_cast<std::int64_t>(next_random(state) % number_limit));
+  while (!complete()) take(static_cast<std::int64_t>(random.next() % number_limit));
   return data;
 }
 

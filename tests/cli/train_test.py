@@ -57,6 +57,14 @@ def end_to_end(folder, common):
     return out
 
 
+def nothing_to_test(folder, common):
+    """The last line speaks of the test even where there is none."""
+    nothing = write(os.path.join(folder, 'nothing.tsv'), '')
+    without = [nothing if before in ('--test', '--valid') else value for before, value in zip(['', *common], common)]
+    lines = good('train', *without, '--out', os.path.join(folder, 'untested'), '--steps', '2').splitlines()
+    check(lines[-1] == 'test BLEU: no test lines', lines)
+
+
 def interrupted(folder, common, whole):
     out = os.path.join(folder, 'parts')
     command = [TOOL, 'train', *common, '--out', out, '--steps', '1000000']
@@ -108,6 +116,7 @@ def main():
         common = ['--train', pairs, '--valid', valid, '--test', test, '--max-words', '5', '--layers', '1', '--hidden', '16',
                   '--vocab', '60', '--batch-tokens', '200', '--valid-every', '6']
         whole = end_to_end(folder, common)
+        nothing_to_test(folder, common)
         interrupted(folder, common, whole)
         wrong_arguments(folder, pairs)
         for line in good('info').splitlines():

@@ -67,6 +67,7 @@ def wrong(model):
     check(out.count(b'\n') == 2, 'lines before a damaged one are answered', out)
     refused(2, '--beam', 'translate', '--model', model, '--beam', '0')
     refused(2, '--length-penalty', 'translate', '--model', model, '--length-penalty', 'x')
+    refused(2, '--threads', 'translate', '--model', model, '--threads', '0')
     refused(2, '--model', 'translate')
     refused(1, 'absent', 'translate', '--model', os.path.join(model, 'absent'))
 

@@ -1,10 +1,13 @@
 // Checkpoints: what is saved comes back to the bit, and damage is named.
 #include "gnmt/checkpoint.hpp"
 
+#include <everglow/gnmt/trainer.hpp>
+
 #include "gnmt/model_batches.hpp"
 #include "gnmt/temporary_folder.hpp"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <fstream>
 #include <iterator>
@@ -100,6 +103,70 @@ TEST(Checkpoint, names_a_damaged_state_sanitize) {
   EXPECT_NE(message_of([] { state_from_json(R"({"format":1})", "f"); }).find("damaged"), std::string::npos);
   const std::string newer = message_of([] { state_from_json(R"({"format":2})", "f"); });
   EXPECT_NE(newer.find("expected a checkpoint of format 1, got format 2"), std::string::npos) << newer;
+}
+
+TEST(Checkpoint, names_numbers_that_no_run_has_sanitize) {
+  const Saved saved;
+  using Json = nlohmann::json;
+  const std::pair<const char*, Json> cases[] = {{"/run/step", -1},
+                                                {"/run/step", 18446744073709551615U},
+                                                {"/run/epoch", -3},
+                                                {"/run/position", -1},
+                                                {"/run/position", "4"},
+                                                {"/run/tokens", 1.5},
+                                                {"/run/tokens", 1e300},
+                                                {"/run/seconds", -0.5},
+                                                {"/run/seconds", Json()},
+                                                {"/run/validated_step", -2},
+                                                {"/best/step", -2},
+                                                {"/best/loss", Json()},
+                                                {"/data/batch_tokens", -1},
+                                                {"/model/hidden", 0},
+                                                {"/model/hidden", 1LL << 62},
+                                                {"/model/layers", -1},
+                                                {"/model/vocabulary", 1LL << 62},
+                                                {"/model/vocabulary", 3},
+                                                {"/model/dropout", 1},
+                                                {"/model/dtype", "f99"},
+                                                {"/model/dtype", "bf16"}};
+  for (const auto& [pointer, value] : cases) {
+    Json json = Json::parse(to_json(saved.state));
+    json[Json::json_pointer(pointer)] = value;
+    const std::string text = message_of([&] { state_from_json(json.dump(), "f"); });
+    EXPECT_NE(text.find("f: the state of the run is damaged"), std::string::npos) << pointer << " " << value << ": " << text;
+  }
+}
+
+TEST(Checkpoint, compares_the_sizes_with_the_tensors_before_a_model_is_made_sanitize) {
+  const Saved saved;
+  const auto message = [&](auto change) {
+    TrainState state = saved.state;
+    change(state.model);
+    save_checkpoint(saved.file, saved.model, saved.tokenizer, state);
+    const std::string text = message_of([&] { load_model(saved.file, Device::cpu(), {}); });
+    EXPECT_NE(text.find(saved.file), std::string::npos) << text;
+    return text;
+  };
+  constexpr std::int64_t large = 1 << 29;
+  EXPECT_NE(message([](ModelDescription& m) { m.hidden = large; }).find("embedding.weight"), std::string::npos);
+  EXPECT_NE(message([](ModelDescription& m) { m.vocabulary = large; }).find("embedding.weight"), std::string::npos);
+  EXPECT_NE(message([](ModelDescription& m) { m.layers = large; }).find("encoder.2.weight_hh"), std::string::npos);
+  EXPECT_NE(message([](ModelDescription& m) { m.layers = 1; }).find("encoder.projection.weight"), std::string::npos);
+  EXPECT_NE(message([](ModelDescription& m) { m.dtype = DType::f64; }).find("embedding.weight"), std::string::npos);
+}
+
+TEST(Checkpoint, names_the_file_of_a_damaged_tokenizer_sanitize) {
+  const Saved saved;
+  const SafetensorsFile whole(saved.file);
+  std::vector<NamedTensor> tensors;
+  const std::string bytes = "no model at all";
+  for (const std::string& name : whole.names()) tensors.push_back({name, whole.tensor(name)});
+  for (NamedTensor& tensor : tensors)
+    if (tensor.name == "tokenizer.sentencepiece") tensor.view = ConstTensorView(bytes.data(), DType::u8, {std::ssize(bytes)});
+  const std::string damaged = saved.folder.file("damaged.safetensors");
+  save_safetensors(damaged, tensors, whole.metadata());
+  const std::string text = message_of([&] { load_model(damaged, Device::cpu(), {}); });
+  EXPECT_NE(text.find(damaged + ": tensor tokenizer.sentencepiece: "), std::string::npos) << text;
 }
 
 TEST(Checkpoint, survives_no_cut) {

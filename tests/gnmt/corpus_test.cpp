@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <set>
+#include <thread>
 
 #include <unistd.h>
 
@@ -94,6 +96,32 @@ TEST(corpus, filters_by_words_of_both_sides_sanitize) {
   EXPECT_THROW(at_most_words(pairs, -1), Error);
 }
 
+std::size_t threads_now() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// The test's own thread encodes, and another counts the threads of the process again and again.
+TEST(corpus, encodes_with_no_more_threads_than_asked) {
+  if (!std::filesystem::exists("/proc/self/task")) GTEST_SKIP() << "no /proc here to count threads";
+  const std::vector<Pair> pairs(40'000, Pair{english(777'777), french(777'777)});
+  const Tokenizer tokenizer = Tokenizer::train(std::vector<std::string>{english(777'777), french(777'777)}, 60);
+  for (const int threads : {1, 3}) {
+    std::atomic<bool> done = false;
+    std::size_t most = 0;
+    std::size_t before = 0;
+    {
+      const std::jthread counter([&, already = threads_now()] {
+        before = already + 1;
+        while (!done) most = std::max(most, threads_now());
+      });
+      encode(tokenizer, pairs, threads);
+      done = true;
+    }
+    EXPECT_EQ(most, before + static_cast<std::size_t>(threads) - 1) << threads;
+  }
+}
+
 TEST(corpus, encodes_in_order_whatever_the_threads) {
   std::vector<Pair> pairs;
   std::vector<std::string> lines;
@@ -102,11 +130,14 @@ TEST(corpus, encodes_in_order_whatever_the_threads) {
     lines.push_back(french(n));
   }
   const Tokenizer tokenizer = Tokenizer::train(lines, 100);
-  const auto examples = encode(tokenizer, pairs);
+  const auto examples = encode(tokenizer, pairs, 3);
+  const auto alone = encode(tokenizer, pairs, 1);
   ASSERT_EQ(examples.size(), pairs.size());
+  ASSERT_EQ(alone.size(), pairs.size());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     ASSERT_EQ(examples[i].source, tokenizer.encode(pairs[i].source)) << i;
     ASSERT_EQ(examples[i].target, tokenizer.encode(pairs[i].target)) << i;
+    ASSERT_EQ(examples[i].source, alone[i].source) << i;
   }
   EXPECT_TRUE(encode(tokenizer, {}).empty());
 }

@@ -129,6 +129,8 @@ TEST_F(Safetensors, damaged_headers_are_refused_sanitize) {
       {R"({"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,4]}})", "tensor 'a': expected whole numbers"},
       {R"({"a":{"dtype":"F32","shape":[4611686018427387904,2],"data_offsets":[0,4]}})",
        "tensor 'a': shape: expected fewer elements"},
+      {R"({"a":{"dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0]}})",
+       "tensor 'a': shape: expected fewer elements"},
       {R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,4],"data_offsets":[0,4]}})",
        "tensor 'a': shape: expected at most 6 dimensions, got 7"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,5]}})",

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 namespace everglow::gnmt {
@@ -180,6 +182,70 @@ TEST(Trainer, ends_where_the_loss_diverges) {
   TrainOptions options = small_options(folder.file("run"));
   options.learning_rate = 1e38, options.warmup = 0;
   EXPECT_NE(message_of([&] { train(options, small_data(), {}); }).find("diverged"), std::string::npos);
+}
+
+// The first step's loss and norm are those of the good weights before it, so only a look at what came of it can tell. With 1e36 the
+// weights are still numbers and the validation's loss is not; 1e39 is infinity in f32, and no validation part is there to see it.
+TEST(Trainer, saves_nothing_of_a_ruined_model_sanitize) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder.file("run"));
+  options.steps = 1, options.warmup = 0, options.clip = 0, options.learning_rate = 1e36;
+  const std::string validation = message_of([&] { train(options, small_data(), {}); });
+  EXPECT_NE(validation.find("expected a finite validation loss in step 1"), std::string::npos) << validation;
+  EXPECT_TRUE(std::filesystem::is_empty(options.out));
+
+  options.learning_rate = 1e39;
+  TrainData data = small_data();
+  data.valid.clear();
+  const std::string weight = message_of([&] { train(options, data, {}); });
+  EXPECT_NE(weight.find("expected a finite weight in step 1"), std::string::npos) << weight;
+  options.steps = 2;
+  const std::string stopped = message_of([&] { train(options, data, {}, [asked = 0]() mutable { return asked++ == 1; }); });
+  EXPECT_NE(stopped.find("expected a finite weight in step 1"), std::string::npos) << stopped;
+  EXPECT_TRUE(std::filesystem::is_empty(options.out));
+}
+
+TEST(Trainer, without_validation_or_test_lines_the_last_model_is_the_best) {
+  const test::TemporaryFolder folder;
+  const TrainOptions options = small_options(folder.file("run"));
+  TrainData data = small_data();
+  data.valid.clear(), data.test.clear();
+  int validations = 0;
+  const TrainResult result = train(options, data, [&](const Progress& p) { validations += p.validated ? 1 : 0; });
+  EXPECT_EQ(validations, 3);
+  EXPECT_EQ(result.test_lines, 0);
+  EXPECT_EQ(tensors_of(options.out + "/best.safetensors"), tensors_of(options.out + "/last.safetensors"));
+  EXPECT_EQ(Checkpoint(options.out + "/best.safetensors").state().best_step, 30);
+}
+
+TEST(Trainer, a_run_that_is_over_keeps_the_kernels_that_it_ran) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder.file("run"));
+  options.steps = 5, options.plan.threads = 3;
+  const TrainResult first = train(options, small_data(), {});
+  const TrainState before = Checkpoint(options.out + "/last.safetensors").state();
+  ASSERT_FALSE(before.kernels.empty());
+  EXPECT_EQ(before.threads, 3);
+  const TrainResult again = train(options, small_data(), {});
+  EXPECT_EQ(Checkpoint(options.out + "/last.safetensors").state().kernels, before.kernels);
+  ASSERT_EQ(again.choices.size(), first.choices.size());
+  for (std::size_t i = 0; i < first.choices.size(); ++i) {
+    EXPECT_EQ(again.choices[i].layer, first.choices[i].layer);
+    EXPECT_EQ(again.choices[i].explanation.kernel, first.choices[i].explanation.kernel);
+  }
+}
+
+TEST(Trainer, removes_what_a_killed_save_left) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder.file("run"));
+  options.steps = 1;
+  std::filesystem::create_directories(options.out);
+  for (const char* name : {"/last.safetensors.123.tmp", "/best.safetensors.4.tmp", "/notes.tmp"})
+    std::ofstream(options.out + name) << "x";
+  train(options, small_data(), {});
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(options.out)) names.insert(entry.path().filename().string());
+  EXPECT_EQ(names, (std::set<std::string>{"best.safetensors", "last.safetensors", "notes.tmp"}));
 }
 
 TEST(Trainer, loads_the_best_checkpoint_of_a_folder) {

@@ -29,24 +29,26 @@ std::size_t find_invalid_utf8(std::string_view line);
 struct Example {
   std::vector<std::int32_t> source, target;
 };
-std::vector<Example> encode(const Tokenizer& tokenizer, std::span<const Pair> pairs);
+/// `threads` at most; 0: as many as a plan takes, which is EVERGLOW_THREADS, else the cores this process may use.
+std::vector<Example> encode(const Tokenizer& tokenizer, std::span<const Pair> pairs, int threads = 0);
 
-/// What a model reads: time-major, padded with PAD. The source ends with EOS; the decoder reads BOS + target and predicts target + EOS.
+/// What a model reads: time-major, padded with PAD. The source ends with EOS; the decoder reads BOS + target and predicts target +
+/// EOS.
 struct Batch {
   std::int64_t rows = 0, source_steps = 0, target_steps = 0;  // B, S, T
-  std::vector<std::int32_t> source;          // [S, B]
-  std::vector<std::int32_t> source_lengths;  // [B], EOS included
-  std::vector<std::int32_t> decoder_input;   // [T, B]
-  std::vector<std::int32_t> targets;         // [T, B], PAD past the end
-  std::vector<std::int32_t> target_lengths;  // [B], EOS included
-  std::int64_t source_tokens = 0, target_tokens = 0;  // EOS included, padding not
+  std::vector<std::int32_t> source;                           // [S, B]
+  std::vector<std::int32_t> source_lengths;                   // [B], EOS included
+  std::vector<std::int32_t> decoder_input;                    // [T, B]
+  std::vector<std::int32_t> targets;                          // [T, B], PAD past the end
+  std::vector<std::int32_t> target_lengths;                   // [B], EOS included
+  std::int64_t source_tokens = 0, target_tokens = 0;          // EOS included, padding not
 };
 Batch make_batch(std::span<const Example> examples, std::span<const std::int64_t> indices);
 /// Only the source side, for translation.
 Batch make_source_batch(std::span<const std::vector<std::int32_t>> sources);
 
-/// Indices of one epoch in batches: sorted by source length (with noise below 2), cut before rows x longest side (target + 1) passes
-/// `tokens`, batches shuffled. The same seed gives the same epoch.
+/// Indices of one epoch in batches: sorted by source length (with noise below 2), cut before rows x longest side (target + 1)
+/// passes `tokens`, batches shuffled. The same seed gives the same epoch.
 std::vector<std::vector<std::int64_t>> make_epoch(std::span<const Example> examples, std::int64_t tokens, std::uint64_t seed);
 
 }  // namespace everglow::gnmt

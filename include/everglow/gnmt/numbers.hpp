@@ -3,8 +3,6 @@
 // "deux cent mille".
 #pragma once
 
-#include <everglow/export.hpp>
-
 #include <cstdint>
 #include <string>
 #include <string_view>

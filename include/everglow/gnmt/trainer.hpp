@@ -5,7 +5,6 @@
 #include <everglow/gnmt/translate.hpp>
 
 #include <functional>
-#include <optional>
 
 namespace everglow::gnmt {
 
@@ -63,15 +62,17 @@ struct TrainResult {
   bool interrupted = false;              ///< `stop` ended the run: no test was made, the next call goes on
   double test_bleu = 0, test_exact = 0;  ///< 13a; per cent
   std::int64_t test_lines = 0;
-  std::vector<LayerChoice> choices;  ///< what each layer of the model ran
+  /// What each layer ran; of a run that was already over, what the checkpoint tells: the names of the kernels alone.
+  std::vector<LayerChoice> choices;
 };
 
 /// Trains (or resumes), calls `report` about once a second and after each validation, and scores the best checkpoint on the test
 /// part. `stop` is asked before each step; true saves and ends the run as an interrupt does. A run that goes on gives the same bits
-/// as one that was never interrupted; what would change the model or the order of the batches (layers, hidden, vocabulary,
+/// as one that was never interrupted, where both have the same threads, the same instruction set (EVERGLOW_ISA) and the same build.
+/// What would change the model or the order of the batches (layers, hidden, vocabulary,
 /// batch_tokens, max_words, seed, training text) must be what the checkpoint has, or an Error(invalid_argument) names it. A longer
-/// run is allowed. `best` is the checkpoint of the highest BLEU, or with until_exact of the most exact lines. Throws
-/// Error(invalid_argument) where the loss diverges.
+/// run is allowed. `best` is the checkpoint of the highest BLEU, or with until_exact of the most exact lines; without a validation
+/// part it is the last one. Throws Error(invalid_argument) where the run diverges, and saves nothing of what it came to.
 TrainResult train(const TrainOptions& options, const TrainData& data, const std::function<void(const Progress&)>& report,
                   const std::function<bool()>& stop = {});
 

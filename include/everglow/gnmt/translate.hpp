@@ -3,14 +3,12 @@
 
 #include <everglow/gnmt/model.hpp>
 
-#include <functional>
-
 namespace everglow::gnmt {
 
 struct SearchOptions {
-  std::int64_t beam = 5;           ///< 1: greedy
-  double length_penalty = 0.6;     ///< alpha of ((5 + length) / 6)^alpha (GNMT, section 7)
-  std::int64_t max_length = 0;     ///< pieces; 0: 2 x source + 10
+  std::int64_t beam = 5;             ///< 1: greedy
+  double length_penalty = 0.6;       ///< alpha of ((5 + length) / 6)^alpha (GNMT, section 7)
+  std::int64_t max_length = 0;       ///< pieces; 0: 2 x source + 10
   std::int64_t batch_tokens = 2000;  ///< source tokens x beam decoded together
 };
 
