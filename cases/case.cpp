@@ -54,17 +54,32 @@ Case parse(std::string_view line) {
   return out;
 }
 
-std::vector<Case> all(std::string_view layer) {
+namespace {
+
+std::vector<Case> all() {
   std::vector<Case> out;
   for (int i = 0; i < embedded_list_count; ++i) {
     std::istringstream lines{embedded_lists[i]};
     for (std::string line; std::getline(lines, line);) {
       const auto start = line.find_first_not_of(" \t\r");
       if (start == std::string::npos || line[start] == '#') continue;
-      Case c = parse(line);
-      if (c.layer == layer) out.push_back(std::move(c));
+      out.push_back(parse(line));
     }
   }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Case> tested(std::string_view layer) {
+  std::vector<Case> out = all();
+  std::erase_if(out, [&](const Case& c) { return c.layer != layer || (c.tags.size() == 1 && c.tagged("bench")); });
+  return out;
+}
+
+std::vector<Case> tagged(std::string_view tag) {
+  std::vector<Case> out = all();
+  std::erase_if(out, [&](const Case& c) { return !c.tagged(tag); });
   return out;
 }
 

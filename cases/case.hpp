@@ -31,7 +31,10 @@ struct Case {
 inline void PrintTo(const Case& c, std::ostream* out) { *out << c.line; }
 /// Throws std::invalid_argument for a line that is not of the form.
 Case parse(std::string_view line);
-/// All embedded cases of a layer, in the order of the files.
-std::vector<Case> all(std::string_view layer);
+/// The embedded cases of a layer that tests run, in the order of the files: all but those whose only tag is `bench`, which are
+/// too large for the reference to run them often.
+std::vector<Case> tested(std::string_view layer);
+/// The embedded cases of all layers that have a tag, in the order of the files.
+std::vector<Case> tagged(std::string_view tag);
 
 }  // namespace everglow::cases

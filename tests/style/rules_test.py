@@ -16,9 +16,11 @@ class Includes(unittest.TestCase):
     def test_layers(self):
         for path, name in (('src/core/a.cpp', 'ops/tables.hpp'), ('src/gemm/a.cpp', 'cpu/rows.hpp'), ('src/cpu/a.cpp', 'ops/a.hpp'),
                            ('src/gnmt/a.cpp', 'core/check.hpp'), ('cli/a.cpp', 'core/check.hpp'), ('cli/a.cpp', 'gnmt/model_impl.hpp'),
+                           ('bench/a.cpp', 'core/isa.hpp'), ('bench/a.cpp', 'support/tensor.hpp'),
                            ('src/reference/a.cpp', 'cpu/rows.hpp')):
             self.assertTrue(found(path, f'#include "{name}"', rules.include_rule), (path, name))
-        for path, name in (('src/ops/a.cpp', 'core/check.hpp'), ('src/cpu/a.cpp', 'gemm/gemm.hpp'), ('src/gnmt/a.cpp', 'gnmt/a.hpp')):
+        for path, name in (('src/ops/a.cpp', 'core/check.hpp'), ('src/cpu/a.cpp', 'gemm/gemm.hpp'), ('src/gnmt/a.cpp', 'gnmt/a.hpp'),
+                           ('bench/a.cpp', 'cases/case.hpp'), ('bench/a.cpp', 'bench/problem.hpp')):
             self.assertFalse(found(path, f'#include "{name}"', rules.include_rule), (path, name))
 
     def test_parent_folder(self):
@@ -30,7 +32,8 @@ class Includes(unittest.TestCase):
 
     def test_third_party(self):
         for path, name in (('src/cpu/a.cpp', 'oneapi/dnnl/dnnl.hpp'), ('src/core/a.cpp', 'fmt/core.h'), ('cli/a.cpp', 'utf8proc.h'),
-                           ('src/gnmt/a.cpp', 'CLI/CLI.hpp'), ('include/everglow/a.hpp', 'omp.h'), ('src/ops/a.cpp', 'gtest/gtest.h')):
+                           ('src/gnmt/a.cpp', 'CLI/CLI.hpp'), ('bench/a.cpp', 'nlohmann/json.hpp'),
+                           ('include/everglow/a.hpp', 'omp.h'), ('src/ops/a.cpp', 'gtest/gtest.h')):
             self.assertTrue(found(path, f'#include <{name}>', rules.third_party_rule), (path, name))
         for path, name in (('src/gemm/a.cpp', 'oneapi/dnnl/dnnl.hpp'), ('include/everglow/a.hpp', 'vector'), ('cli/a.cpp', 'fmt/core.h')):
             self.assertFalse(found(path, f'#include <{name}>', rules.third_party_rule), (path, name))

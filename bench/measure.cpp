@@ -1,0 +1,76 @@
+// The timed loop. A round gives each row a slice of up to three runs; where runs are short, a run before them is not timed, for it
+// pays for threads that fell asleep while another row ran.
+#include "bench/measure.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace everglow::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int least_rounds = 5, most_rounds = 40, slice_runs = 3, warmup_runs = 5;
+constexpr double slice_us = 20'000;    // a slice ends after so long
+constexpr double warmup_us = 100'000;  // and so does the warm-up of a row
+constexpr double short_us = 5'000;     // waking threads takes up to 0.1 ms: more than 1 % of a run below this
+
+double elapsed_us(Clock::time_point since) { return std::chrono::duration<double, std::micro>(Clock::now() - since).count(); }
+
+/// One row with the set that its next run takes.
+class Runner {
+ public:
+  Runner(const Row& row, std::size_t direction)
+      : pass_(row.passes[direction]), sets_(row.sets), samples_{.kernel = row.kernel, .us = {}} {
+    if (pass_.prepare)
+      for (std::int64_t set = 0; set < sets_; ++set) pass_.prepare(set);
+    const auto start = Clock::now();
+    do {
+      last_us_ = run();
+      ++samples_.warmup;
+    } while (samples_.warmup < warmup_runs && elapsed_us(start) < warmup_us);
+  }
+  void slice() {
+    if (last_us_ < short_us) run();
+    const auto start = Clock::now();
+    for (int i = 0; i < slice_runs && (i == 0 || elapsed_us(start) < slice_us); ++i) samples_.us.push_back(last_us_ = run());
+  }
+  Samples take() { return std::move(samples_); }
+
+ private:
+  double run() {
+    const std::int64_t set = next_++ % sets_;
+    const auto start = Clock::now();
+    pass_.run(set);
+    return elapsed_us(start);
+  }
+  const Pass& pass_;
+  std::int64_t sets_, next_ = 0;
+  double last_us_ = 0;
+  Samples samples_;
+};
+
+}  // namespace
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  const double place = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (values[above] - values[below]) * (place - std::floor(place));
+}
+
+std::vector<Samples> measure(const Problem& problem, std::size_t direction, const Timing& timing) {
+  std::vector<Runner> runners;
+  runners.reserve(problem.rows.size());
+  for (const Row& row : problem.rows) runners.emplace_back(row, direction);
+  const auto start = Clock::now();
+  for (int round = 0; round < most_rounds && (round < least_rounds || elapsed_us(start) < timing.seconds * 1e6); ++round)
+    for (Runner& runner : runners) runner.slice();
+  std::vector<Samples> out;
+  for (Runner& runner : runners) out.push_back(runner.take());
+  return out;
+}
+
+}  // namespace everglow::bench

@@ -1,0 +1,26 @@
+// Times the rows of a problem in turn within one run, so that whatever else the machine does falls on all of them alike.
+#pragma once
+
+#include "bench/problem.hpp"
+
+#include <vector>
+
+namespace everglow::bench {
+
+struct Timing {
+  double seconds = 1;  // of all rows of one direction together; at least five rounds are made
+};
+
+struct Samples {
+  std::string kernel;
+  int warmup = 0;          // runs that were not timed at the start
+  std::vector<double> us;  // one for each timed run, in order
+};
+
+/// The q-quantile, 0 ... 1, interpolated between neighbours. At least one value.
+double quantile(std::vector<double> values, double q);
+
+/// The samples of each row, in the order of the rows.
+std::vector<Samples> measure(const Problem& problem, std::size_t direction, const Timing& timing);
+
+}  // namespace everglow::bench

@@ -1,0 +1,29 @@
+// What one timed row leaves: a line of JSON for programs (docs/bench.md tells its fields) and a line of a table for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace everglow::bench {
+
+struct Record {
+  std::string op{}, line{}, direction{}, kernel{}, dtype{}, device{}, isa{};
+  int threads = 1;
+  int warmup = 0;
+  std::vector<double> samples_us{};
+  double median_us = 0, p10_us = 0, p90_us = 0;
+  double flops = 0, bytes = 0;
+  std::string ref_name{};  // empty: no reference was timed
+  double ref_us = 0;
+
+  double ratio() const { return ref_us / median_us; }  // how many times faster than the reference
+};
+
+std::string json_line(const Record& record);
+std::string table_head();
+std::string table_line(const Record& record);
+
+/// The model of the processor as /proc/cpuinfo names it, else "cpu".
+std::string processor();
+
+}  // namespace everglow::bench

@@ -1,0 +1,82 @@
+// Softmax, embedding and pointwise operations as benchmarks: all are bound by memory, so they count no arithmetic.
+#include "bench/problem.hpp"
+
+namespace everglow::bench {
+
+Problem softmax_problem(const cases::Case& c, const Settings& settings) {
+  const SoftmaxDescription d{.dtype = dtype_of(c), .log = c.flag("log")};
+  const SoftmaxSizes sizes{.rows = c.integer("rows", 1), .columns = c.integer("columns", 1)};
+  const auto t = std::make_shared<TensorSets>();
+  const std::vector<std::int64_t> shape{sizes.rows, sizes.columns};
+  const int x = t->add(d.dtype, shape, -4, 4), y = t->add(d.dtype, shape);
+  const int dy = t->add(d.dtype, shape, -1, 1), dx = t->add(d.dtype, shape);
+  t->allocate(settings.rotate_bytes, settings.seed);
+  const auto passes = [&](const SoftmaxPlan& plan, std::int64_t) -> std::vector<Pass> {
+    const Buffer workspace(plan.workspace_bytes(), Device::cpu());
+    const auto forward = [=](std::int64_t i) { plan.forward({.x = t->at(x, i), .y = t->at(y, i)}, workspace); };
+    const auto backward = [=](std::int64_t i) {
+      plan.backward({.y = t->at(y, i), .dy = t->at(dy, i), .dx = t->at(dx, i)}, workspace);
+    };
+    return {{{}, forward}, {forward, backward}};
+  };
+  return {std::string(name(d.dtype)),
+          {{"forward", 0, t->bytes({x, y})}, {"backward", 0, t->bytes({y, dy, dx})}},
+          accepting_rows<SoftmaxPlan>(settings, *t, d, sizes, passes)};
+}
+
+Problem embedding_problem(const cases::Case& c, const Settings& settings) {
+  EmbeddingDescription d{.vocabulary = c.integer("vocabulary", 1), .width = c.integer("width", 1)};
+  d.dtype = dtype_of(c);
+  const EmbeddingSizes sizes{.indices = c.integer("indices", 1)};
+  const auto t = std::make_shared<TensorSets>();
+  const int indices = t->add_indices(DType::i32, {sizes.indices}, d.vocabulary);
+  const int table = t->add(d.dtype, {d.vocabulary, d.width}, -1, 1), dtable = t->add(d.dtype, {d.vocabulary, d.width});
+  const int y = t->add(d.dtype, {sizes.indices, d.width}), dy = t->add(d.dtype, {sizes.indices, d.width}, -1, 1);
+  t->allocate(settings.rotate_bytes, settings.seed);
+  const auto passes = [&](const EmbeddingPlan& plan, std::int64_t) -> std::vector<Pass> {
+    const Buffer workspace(plan.workspace_bytes(), Device::cpu());
+    const auto forward = [=](std::int64_t i) {
+      plan.forward({.indices = t->at(indices, i), .table = t->at(table, i), .y = t->at(y, i)}, workspace);
+    };
+    const auto backward = [=](std::int64_t i) {
+      plan.backward({.indices = t->at(indices, i), .dy = t->at(dy, i), .dtable = t->at(dtable, i)}, workspace);
+    };
+    return {{{}, forward}, {{}, backward}};
+  };
+  // Forward reads a row for each index; backward writes the whole gradient of the table.
+  return {std::string(name(d.dtype)),
+          {{"forward", 0, 2 * t->bytes({y})}, {"backward", 0, t->bytes({dy, dtable})}},
+          accepting_rows<EmbeddingPlan>(settings, *t, d, sizes, passes)};
+}
+
+Problem pointwise_problem(const cases::Case& c, const Settings& settings) {
+  const PointwiseDescription d{
+      .operation = named<Pointwise>(c, "operation",
+                                    {"copy", "add", "multiply", "scale", "fill", "dropout", "activation", "activation_gradient"}),
+      .dtype = dtype_of(c),
+      .activation = activation_of(c),
+      .factor = static_cast<float>(c.number("factor", 1)),
+      .dropout = static_cast<float>(c.number("dropout", 0))};
+  const bool second =
+      d.operation == Pointwise::add || d.operation == Pointwise::multiply || d.operation == Pointwise::activation_gradient;
+  const bool first = d.operation != Pointwise::fill;
+  const std::vector<std::int64_t> shape{c.integer("rows", 1), c.integer("columns", 1)};
+  const auto t = std::make_shared<TensorSets>();
+  const int a = t->add(d.dtype, shape, -1, 1), b = t->add(d.dtype, shape, -1, 1), y = t->add(d.dtype, shape);
+  t->allocate(settings.rotate_bytes, settings.seed);
+  const auto passes = [&](const PointwisePlan& plan, std::int64_t) -> std::vector<Pass> {
+    const Buffer workspace(plan.workspace_bytes(), Device::cpu());
+    const auto run = [=](std::int64_t i) {
+      PointwiseRun r{.a = {}, .b = {}, .y = t->at(y, i), .dropout_seed = 1};
+      if (first) r.a = t->at(a, i);
+      if (second) r.b = t->at(b, i);
+      plan.run(r, workspace);
+    };
+    return {{{}, run}};
+  };
+  return {std::string(name(d.dtype)),
+          {{"run", 0, t->bytes({y}) * (1 + (first ? 1 : 0) + (second ? 1 : 0))}},
+          accepting_rows<PointwisePlan>(settings, *t, d, PointwiseSizes{shape[0] * shape[1]}, passes)};
+}
+
+}  // namespace everglow::bench

@@ -1,0 +1,42 @@
+// The tensors of a benchmark: each exists several times, as sets that the runs take in turn, so that together they are larger than
+// the caches and a run finds its inputs where a real program would: in memory.
+#pragma once
+
+#include <everglow/runtime.hpp>
+#include <everglow/tensor.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace everglow::bench {
+
+class TensorSets {
+ public:
+  /// Declares a tensor and returns its number. Uniform in low ... high; zero where both are 0.
+  int add(DType dtype, std::vector<std::int64_t> shape, double low = 0, double high = 0);
+  /// Declares whole numbers 0 ... count - 1, of dtype i32 or i64.
+  int add_indices(DType dtype, std::vector<std::int64_t> shape, std::int64_t count);
+  /// Makes as many sets as `rotate_bytes` ask for, at least 2, and fills them.
+  void allocate(std::int64_t rotate_bytes, std::uint64_t seed);
+
+  std::int64_t sets() const noexcept { return sets_; }
+  TensorView at(int tensor, std::int64_t set) const;
+  /// Bytes of the named tensors, for the traffic of a pass.
+  double bytes(std::initializer_list<int> tensors) const;
+
+ private:
+  struct Tensor {
+    DType dtype = DType::f32;
+    std::vector<std::int64_t> shape;
+    double low = 0, high = 0;
+    std::int64_t count = 0;  // of the indices
+    std::int64_t elements = 0;
+    std::int64_t stride = 0;  // bytes from set to set
+    Buffer memory;
+  };
+  void fill(const Tensor& tensor, std::uint64_t seed) const;
+  std::vector<Tensor> tensors_;
+  std::int64_t sets_ = 0;
+};
+
+}  // namespace everglow::bench
