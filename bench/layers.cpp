@@ -50,7 +50,17 @@ void check_wishes(const Arguments& a, const cases::Case& c, const Problem& probl
   throw std::invalid_argument("--direction: \"" + c.line + "\" has " + names + ", got \"" + a.direction + "\"");
 }
 
+void check_rows(const Arguments& a) {
+  std::vector<std::string> known;
+  for (const char* layer : {"linear", "recurrent", "attention", "softmax", "embedding", "loss", "pointwise", "adam"})
+    for (const std::string& name : kernels(layer, DeviceKind::cpu)) known.push_back(name);
+  for (const std::string& row : a.settings.rows)
+    if (std::find(known.begin(), known.end(), row) == known.end())
+      throw std::invalid_argument("--rows: there is no CPU row \"" + row + "\"; for example --rows cpu.linear,reference.linear");
+}
+
 int run(const Arguments& a) {
+  check_rows(a);
   const std::vector<cases::Case> all = chosen_cases(a);
   if (a.list) {
     for (const cases::Case& c : all) std::cout << without_tags(c.line) << '\n';
