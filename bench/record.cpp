@@ -50,7 +50,7 @@ std::string padded(std::string text, int width) {
 
 std::string row_of(const Record& r, const std::vector<std::string>& figures) {
   std::string out = padded(r.direction, 17) + padded(r.kernel, 26);
-  for (const std::string& figure : figures) out += padded(figure, -11);
+  for (const std::string& figure : figures) out += padded(figure, -12);
   return out + "\n";
 }
 

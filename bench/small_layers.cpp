@@ -59,7 +59,7 @@ Problem pointwise_problem(const cases::Case& c, const Settings& settings) {
       .dropout = static_cast<float>(c.number("dropout", 0))};
   const bool second =
       d.operation == Pointwise::add || d.operation == Pointwise::multiply || d.operation == Pointwise::activation_gradient;
-  const bool first = d.operation != Pointwise::fill;
+  const bool first = d.operation != Pointwise::fill, dropout = d.operation == Pointwise::dropout;
   const std::vector<std::int64_t> shape{c.integer("rows", 1), c.integer("columns", 1)};
   const auto t = std::make_shared<TensorSets>();
   const int a = t->add(d.dtype, shape, -1, 1), b = t->add(d.dtype, shape, -1, 1), y = t->add(d.dtype, shape);
@@ -67,7 +67,7 @@ Problem pointwise_problem(const cases::Case& c, const Settings& settings) {
   const auto passes = [&](const PointwisePlan& plan, std::int64_t) -> std::vector<Pass> {
     const Buffer workspace(plan.workspace_bytes(), Device::cpu());
     const auto run = [=](std::int64_t i) {
-      PointwiseRun r{.a = {}, .b = {}, .y = t->at(y, i), .dropout_seed = 1};
+      PointwiseRun r{.a = {}, .b = {}, .y = t->at(y, i), .dropout_seed = dropout ? 1U : 0U};
       if (first) r.a = t->at(a, i);
       if (second) r.b = t->at(b, i);
       plan.run(r, workspace);
