@@ -1,8 +1,7 @@
-# everglow_isa_sources(target): compiles each source below src/**/isa/ once for each instruction set, in a namespace named after
-# it, with its own flags, and adds the objects to the target. On other processors than x86-64 only the portable set is built; the
-# names of the others are then the portable functions again, so that the selection needs no special case.
-function(everglow_isa_sources target)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*/isa/*.cpp)
+# everglow_isa_objects(target name sources...): compiles the sources once for each instruction set as the object libraries
+# <name>_portable, <name>_avx2 and <name>_avx512, in a namespace named after the set, with its own flags, and adds the objects to
+# the target. On other processors than x86-64 the sets differ in name only, so that the selection needs no special case.
+function(everglow_isa_objects target name)
   set(flags_portable "")
   set(flags_avx2 "")
   set(flags_avx512 "")
@@ -18,14 +17,19 @@ function(everglow_isa_sources target)
     # The address sanitizer of GCC 13 and 14 places frames of 64-byte vectors on its own stack without their alignment.
     list(APPEND flags_compiler --param=asan-use-after-return=0)
   endif()
-  if(NOT sources)
-    return()
-  endif()
   foreach(isa portable avx2 avx512)
-    add_library(everglow_${isa} OBJECT ${sources})
-    target_link_libraries(everglow_${isa} PRIVATE everglow_build)
-    target_compile_definitions(everglow_${isa} PRIVATE EVERGLOW_ISA_NAMESPACE=${isa})
-    target_compile_options(everglow_${isa} PRIVATE ${flags_${isa}} ${flags_compiler} $<$<CONFIG:Release>:-O3> -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-psabi)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:everglow_${isa}>)
+    add_library(${name}_${isa} OBJECT ${ARGN})
+    target_link_libraries(${name}_${isa} PRIVATE everglow_build)
+    target_compile_definitions(${name}_${isa} PRIVATE EVERGLOW_ISA_NAMESPACE=${isa})
+    target_compile_options(${name}_${isa} PRIVATE ${flags_${isa}} ${flags_compiler} $<$<CONFIG:Release>:-O3> -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-psabi)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${name}_${isa}>)
   endforeach()
+endfunction()
+
+# everglow_isa_sources(target): everglow_isa_objects of every source below src/**/isa/.
+function(everglow_isa_sources target)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*/isa/*.cpp)
+  if(sources)
+    everglow_isa_objects(${target} everglow ${sources})
+  endif()
 endfunction()
