@@ -1,4 +1,5 @@
-// Attention in plain loops, one query or one key at a time, all in double. Serves every dtype and option except packed batches.
+// Attention in plain loops, one query or one key at a time, all in double. Serves every dtype and option.
+// An index i or j counts in a sequence; in the tensors it stands i or j rows after the sequence's first.
 #include "core/arena.hpp"
 #include "core/attention_mask.hpp"
 #include "core/philox.hpp"
@@ -30,13 +31,15 @@ template <class Tensors>
 struct Scores {
   const AttentionQuery& query;
   const Tensors& t;
+  AttentionGrid grid = attention_grid(query, t);
   std::uint64_t threshold = dropout_threshold(query.description.dropout);
 
   std::int64_t kv_head(std::int64_t h) const { return h / (query.description.heads / query.description.kv_heads); }
 
   Score score(const AttentionRows& rows, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     const AttentionDescription& d = query.description;
-    const double product = dot(t.q, offset_of(t.q, b, i, h), t.k, offset_of(t.k, b, j, kv_head(h)));
+    const double product =
+        dot(t.q, offset_of(t.q, b, rows.first_query + i, h), t.k, offset_of(t.k, b, rows.first_key + j, kv_head(h)));
     Score out{d.scale * product, d.scale};
     if (d.softcap > 0) {
       const double bent = std::tanh(out.value / d.softcap);
@@ -53,7 +56,7 @@ struct Scores {
   /// 0 where dropout drops the element, else 1 / (1 - p).
   double kept(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     if (query.description.dropout == 0) return 1;
-    const std::int64_t element = ((b * query.description.heads + h) * t.q.size(1) + i) * t.k.size(1) + j;
+    const std::int64_t element = ((b * query.description.heads + h) * grid.queries + i) * grid.keys + j;
     const bool keep = dropout_keeps(t.dropout_seed, t.dropout_offset, static_cast<std::uint64_t>(element), threshold);
     return keep ? 1 / (1 - static_cast<double>(query.description.dropout)) : 0;
   }
@@ -80,6 +83,7 @@ Footprint footprint(const AttentionQuery& q) {
 void forward_query(const Scores<AttentionForward>& s, const AttentionRows& rows, std::array<std::int64_t, 3> at, double* scratch) {
   const auto& t = s.t;
   const auto [b, h, i] = at;
+  const std::int64_t row = rows.first_query + i;
   const KeyRange keys = i < rows.queries ? keys_of(s.query.description, rows, i) : KeyRange{};
   double top = minus_infinity, sum = 0;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
@@ -94,20 +98,22 @@ void forward_query(const Scores<AttentionForward>& s, const AttentionRows& rows,
   }
   for (std::int64_t d = 0; d < t.o.size(3); ++d) {
     double value = 0;
-    for (std::int64_t j = keys.begin; j < keys.end && !none; ++j) value += scratch[j] * read(t.v, b, j, s.kv_head(h), d);
-    write(t.o, none ? 0 : value / sum, b, i, h, d);
+    for (std::int64_t j = keys.begin; j < keys.end && !none; ++j)
+      value += scratch[j] * read(t.v, b, rows.first_key + j, s.kv_head(h), d);
+    write(t.o, none ? 0 : value / sum, b, row, h, d);
   }
-  if (t.lse.given()) write(t.lse, none ? minus_infinity : top + std::log(sum), b, h, i);
+  if (t.lse.given()) write(t.lse, none ? minus_infinity : top + std::log(sum), b, h, row);
 }
 
-void forward(const AttentionQuery& query, const AttentionForward& t, void* workspace, const Stream&) {
+void forward(const AttentionQuery& query, const AttentionForward& tensors, void* workspace, const Stream&) {
   Arena arena(workspace);
   const ForwardScratch scratch(arena, query);
+  const AttentionForward t = unpacked(query.description, tensors);
   const Scores<AttentionForward> s{query, t};
-  for (std::int64_t b = 0; b < t.q.size(0); ++b) {
+  for (std::int64_t b = 0; b < s.grid.batch; ++b) {
     const AttentionRows rows = attention_rows(query.description, t, b);
     for (std::int64_t h = 0; h < query.description.heads; ++h)
-      for (std::int64_t i = 0; i < t.q.size(1); ++i) forward_query(s, rows, {b, h, i}, scratch.probability);
+      for (std::int64_t i = 0; i < rows.all_queries; ++i) forward_query(s, rows, {b, h, i}, scratch.probability);
   }
 }
 
@@ -122,22 +128,25 @@ struct Backward {
   const Scores<AttentionBackward> s;
 
   /// Σ do · o less the gradient of LSE: what every score gradient of a query subtracts.
-  double offset(std::int64_t b, std::int64_t h, std::int64_t i) const {
+  double offset(const AttentionRows& rows, std::int64_t b, std::int64_t h, std::int64_t i) const {
     const auto& t = s.t;
-    double sum = t.dlse.given() ? -read(t.dlse, b, h, i) : 0;
-    if (t.d_o.given()) sum += dot(t.d_o, offset_of(t.d_o, b, i, h), t.o, offset_of(t.o, b, i, h));
+    const std::int64_t row = rows.first_query + i;
+    double sum = t.dlse.given() ? -read(t.dlse, b, h, row) : 0;
+    if (t.d_o.given()) sum += dot(t.d_o, offset_of(t.d_o, b, row, h), t.o, offset_of(t.o, b, row, h));
     return sum;
   }
 
   ScoreGradient at(const AttentionRows& rows, std::array<std::int64_t, 4> place, double offset) const {
     const auto& t = s.t;
     const auto [b, h, i, j] = place;
-    const double lse = read(t.lse, b, h, i);
+    const std::int64_t query = rows.first_query + i, key = rows.first_key + j;
+    const double lse = read(t.lse, b, h, query);
     if (lse == minus_infinity) return {};
     const Score score = s.score(rows, b, h, i, j);
     const double p = std::exp(score.value - lse), kept = s.kept(b, h, i, j);
     double dp = 0;
-    if (t.d_o.given() && kept != 0) dp = kept * dot(t.d_o, offset_of(t.d_o, b, i, h), t.v, offset_of(t.v, b, j, s.kv_head(h)));
+    if (t.d_o.given() && kept != 0)
+      dp = kept * dot(t.d_o, offset_of(t.d_o, b, query, h), t.v, offset_of(t.v, b, key, s.kv_head(h)));
     const double ds = p * (dp - offset);
     return {p * kept, ds, ds * score.slope};
   }
@@ -147,33 +156,34 @@ struct Backward {
     const auto [b, h, i] = place;
     std::fill_n(scratch.key, t.q.size(3), 0.0);
     const KeyRange keys = i < rows.queries ? keys_of(s.query.description, rows, i) : KeyRange{};
-    const double off = keys.begin < keys.end ? offset(b, h, i) : 0;
+    const double off = keys.begin < keys.end ? offset(rows, b, h, i) : 0;
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const ScoreGradient g = at(rows, {b, h, i, j}, off);
-      const std::int64_t row = offset_of(t.k, b, j, s.kv_head(h));
+      const std::int64_t row = offset_of(t.k, b, rows.first_key + j, s.kv_head(h));
       for (std::int64_t d = 0; d < t.q.size(3); ++d) scratch.key[d] += g.product * read(t.k.data, t.k.dtype, row + d);
     }
-    for (std::int64_t d = 0; d < t.q.size(3); ++d) write(t.dq, scratch.key[d], b, i, h, d);
+    for (std::int64_t d = 0; d < t.q.size(3); ++d) write(t.dq, scratch.key[d], b, rows.first_query + i, h, d);
   }
 
   void key_gradient(const BackwardScratch& scratch, const AttentionRows& rows, std::array<std::int64_t, 3> place) const {
     const auto& t = s.t;
     const auto [b, kv_head, j] = place;
-    const std::int64_t group = s.query.description.heads / s.query.description.kv_heads;
+    const std::int64_t group = s.query.description.heads / s.query.description.kv_heads, key = rows.first_key + j;
     std::fill_n(scratch.key, t.k.size(3), 0.0);
     std::fill_n(scratch.value, t.v.size(3), 0.0);
     for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group && j < rows.keys; ++h) {
       for (std::int64_t i = 0; i < rows.queries; ++i) {
         const KeyRange keys = keys_of(s.query.description, rows, i);
         if (j < keys.begin || j >= keys.end) continue;
-        const ScoreGradient g = at(rows, {b, h, i, j}, offset(b, h, i));
-        const std::int64_t q_row = offset_of(t.q, b, i, h);
+        const ScoreGradient g = at(rows, {b, h, i, j}, offset(rows, b, h, i));
+        const std::int64_t query = rows.first_query + i, q_row = offset_of(t.q, b, query, h);
         for (std::int64_t d = 0; d < t.k.size(3); ++d) scratch.key[d] += g.product * read(t.q.data, t.q.dtype, q_row + d);
-        for (std::int64_t d = 0; d < t.v.size(3) && t.d_o.given(); ++d) scratch.value[d] += g.probability * read(t.d_o, b, i, h, d);
+        for (std::int64_t d = 0; d < t.v.size(3) && t.d_o.given(); ++d)
+          scratch.value[d] += g.probability * read(t.d_o, b, query, h, d);
       }
     }
-    for (std::int64_t d = 0; d < t.k.size(3) && t.dk.given(); ++d) write(t.dk, scratch.key[d], b, j, kv_head, d);
-    for (std::int64_t d = 0; d < t.v.size(3) && t.dv.given(); ++d) write(t.dv, scratch.value[d], b, j, kv_head, d);
+    for (std::int64_t d = 0; d < t.k.size(3) && t.dk.given(); ++d) write(t.dk, scratch.key[d], b, key, kv_head, d);
+    for (std::int64_t d = 0; d < t.v.size(3) && t.dv.given(); ++d) write(t.dv, scratch.value[d], b, key, kv_head, d);
   }
 
   /// Element (row, head, i, j) of dbias, summed over what the bias was broadcast to.
@@ -182,27 +192,28 @@ struct Backward {
     const auto [row, head, i, j] = place;
     const bool every_row = t.dbias.size(0) == 1, every_head = t.dbias.size(1) == 1;
     double sum = 0;
-    for (std::int64_t b = every_row ? 0 : row; b < (every_row ? t.q.size(0) : row + 1); ++b) {
+    for (std::int64_t b = every_row ? 0 : row; b < (every_row ? s.grid.batch : row + 1); ++b) {
       const AttentionRows rows = attention_rows(s.query.description, t, b);
       const KeyRange keys = i < rows.queries ? keys_of(s.query.description, rows, i) : KeyRange{};
       if (j < keys.begin || j >= keys.end) continue;
       for (std::int64_t h = every_head ? 0 : head; h < (every_head ? t.q.size(2) : head + 1); ++h)
-        sum += at(rows, {b, h, i, j}, offset(b, h, i)).score;
+        sum += at(rows, {b, h, i, j}, offset(rows, b, h, i)).score;
     }
     write(t.dbias, sum, row, head, i, j);
   }
 };
 
-void backward(const AttentionQuery& query, const AttentionBackward& t, void* workspace, const Stream&) {
+void backward(const AttentionQuery& query, const AttentionBackward& tensors, void* workspace, const Stream&) {
   Arena arena(workspace);
   const BackwardScratch scratch(arena, query);
+  const AttentionBackward t = unpacked(query.description, tensors);
   const Backward gradient{{query, t}};
-  for (std::int64_t b = 0; b < t.q.size(0); ++b) {
+  for (std::int64_t b = 0; b < gradient.s.grid.batch; ++b) {
     const AttentionRows rows = attention_rows(query.description, t, b);
     for (std::int64_t h = 0; h < t.q.size(2) && t.dq.given(); ++h)
-      for (std::int64_t i = 0; i < t.q.size(1); ++i) gradient.query_gradient(scratch, rows, {b, h, i});
+      for (std::int64_t i = 0; i < rows.all_queries; ++i) gradient.query_gradient(scratch, rows, {b, h, i});
     for (std::int64_t h = 0; h < t.k.size(2) && (t.dk.given() || t.dv.given()); ++h)
-      for (std::int64_t j = 0; j < t.k.size(1); ++j) gradient.key_gradient(scratch, rows, {b, h, j});
+      for (std::int64_t j = 0; j < rows.all_keys; ++j) gradient.key_gradient(scratch, rows, {b, h, j});
   }
   if (!t.dbias.given()) return;
   for (std::int64_t b = 0; b < t.dbias.size(0); ++b)
@@ -211,10 +222,7 @@ void backward(const AttentionQuery& query, const AttentionBackward& t, void* wor
         for (std::int64_t j = 0; j < t.dbias.size(3); ++j) gradient.bias_gradient({b, h, i, j});
 }
 
-Verdict accepts(const AttentionQuery& q) {
-  if (q.description.packed) return decline("packed batches are not served yet");
-  return accept();
-}
+Verdict accepts(const AttentionQuery&) { return accept(); }
 
 }  // namespace
 

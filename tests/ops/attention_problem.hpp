@@ -16,21 +16,28 @@ using Values = std::vector<double>;
 AttentionDescription attention_description(const cases::Case& c);
 AttentionSizes attention_sizes(const cases::Case& c);
 
-/// Inputs in logical order, rounded to the description's dtype. Rows past a length are NaN.
+/// Inputs in logical order with padding, rounded to the description's dtype. Rows past a length are NaN; a packed run leaves them
+/// out.
 struct AttentionInputs {
   Values q, k, v, d_o, dlse, bias, slopes, query_lengths, key_lengths;
-  bool bias_broadcast = false;  // bias [1, 1, Sq, Sk] instead of [B, Hq, Sq, Sk]
+  std::int64_t bias_rows = 0, bias_heads = 0;  // bias [bias_rows, bias_heads, Sq, Sk]
+  std::int64_t slope_rows = 0;                 // slopes [slope_rows, Hq], or [Hq] where 0
   std::uint64_t seed = 11, offset = 5;
 };
 AttentionInputs attention_inputs(const AttentionDescription& d, const AttentionSizes& s, const cases::Case& c);
 
+/// The same layer on a padded batch with lengths, where the description is of a packed one.
+AttentionDescription padded(AttentionDescription d);
+AttentionSizes padded(AttentionSizes s);
+
+/// In the layout of the padded batch: what a packed run leaves out is 0, and -inf in lse.
 struct AttentionResults {
   Values o, lse, dq, dk, dv, dbias;
 };
 
 struct AttentionRun {
   PlanOptions options{};
-  bool steps_first = false;  // memory is [S, B, H, D], the views are permuted
+  bool steps_first = false;  // memory is [S, B, H, D] with gaps between rows, a bias [.., Sk, Sq]; the views are permuted
   bool backward = true;
 };
 /// Runs with poisoned outputs and a workspace of exactly the bytes asked for; reports touched guards as test failures.

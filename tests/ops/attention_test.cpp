@@ -31,9 +31,10 @@ std::vector<std::string> rows_for(const AttentionDescription& d, const Attention
   return out;
 }
 
+/// The reference in f64; for packed batches on the padded one, so that the two forms prove each other.
 AttentionResults exact_results(AttentionDescription d, const AttentionSizes& s, const AttentionInputs& in) {
   d.dtype = DType::f64;
-  return test::run_attention(d, s, in, {.options = {.force = reference_row}});
+  return test::run_attention(test::padded(d), test::padded(s), in, {.options = {.force = reference_row}});
 }
 
 void expect_within(const AttentionResults& came, const AttentionResults& exact, const AttentionResults& bound) {
@@ -130,6 +131,9 @@ TEST(Attention, GradientsOfTheReferenceAreDifferences_sanitize) {
   expect_differences(
       cases::parse("attention batch=2 queries=4 keys=4 heads=2 head_dim=2 softcap=1.5 alibi=1 bias=full window_left=1"));
   expect_differences(cases::parse("attention batch=2 queries=3 keys=3 heads=2 head_dim=2 bias=broadcast dropout=0.3 softcap=2"));
+  expect_differences(cases::parse("attention batch=3 queries=3 keys=4 heads=2 head_dim=2 bias=heads alibi=rows packed=1 causal=1"));
+  expect_differences(
+      cases::parse("attention batch=2 queries=4 keys=3 heads=2 kv_heads=1 head_dim=2 bias=rows dropout=0.2 packed=1"));
 }
 
 /// With q = 0 every score is 0 and P = 1/n: for 8 keys of whole numbers o, dv and dq are exact in binary.

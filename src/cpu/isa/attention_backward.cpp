@@ -1,6 +1,6 @@
 // FlashAttention-2 backward for one block of queries and a run of keys: scores again, P = exp(S - LSE), dS = P (do·v - delta), then
 // the three gradients. dq stays in scratch over all keys; dk and dv are added to in the caller's accumulators.
-#include "cpu/isa/attention_tile.hpp"
+#include "cpu/isa/attention_options.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
@@ -30,22 +30,44 @@ void deltas(const FlashBackwardBlock& b, vfloat (&delta)[NV], vfloat (&lse)[NV])
   }
 }
 
-/// P and dS of one key block, from scores in p and do·v in ds.
+/// P (after dropout) and dS of one key block, from scores in p and do·v in ds; with a bias its gradient takes the bias's place.
 template <int NV>
 void score_gradients(const FlashBackwardBlock& b, const Sight<NV>& sight, const vfloat (&delta)[NV], const vfloat (&lse)[NV],
-                     std::int64_t key, std::int64_t keys) {
-  const bool masked = !sight.covers(key, key + keys), flows = b.d_o.data != nullptr;
+                     const TilePlace& at) {
+  const bool masked = !sight.covers(at.key, at.key + at.keys), flows = b.d_o.data != nullptr, bends = b.options.softcap > 0;
+  const bool drops = b.options.drops, biased = b.dbias != nullptr;
   const float scale = b.shape.scale;
-  for (std::int64_t j = 0; j < keys; ++j)
+  if (b.options.scores) adjust_scores<NV>(b.options, at, b.scratch, b.scratch.slopes);
+  if (drops) keep_tile<NV>(b.options, at, b.scratch);
+  for (std::int64_t j = 0; j < at.keys; ++j)
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) {
-      float* const p = b.scratch.p + (j * NV + v) * lanes;
-      float* const ds = b.scratch.ds + (j * NV + v) * lanes;
-      vfloat e = vexp(load(p) - lse[v]);
-      if (masked) e = sight.sees(key + j, v) ? e : vfloat{};
-      store(p, e);
-      store(ds, e * ((flows ? load(ds) : vfloat{}) - delta[v]) * scale);
+      const std::int64_t place = (j * NV + v) * lanes;
+      vfloat e = vexp(load(b.scratch.p + place) - lse[v]);
+      if (masked) e = sight.sees(at.key + j, v) ? e : vfloat{};
+      vfloat dp = flows ? load(b.scratch.ds + place) : vfloat{};
+      if (drops) {
+        const vfloat keep = load(b.scratch.keep + place);
+        store(b.scratch.p + place, e * keep);
+        dp *= keep;
+      } else {
+        store(b.scratch.p + place, e);
+      }
+      vfloat gradient = e * (dp - delta[v]);
+      if (biased) store(b.scratch.bias + place, gradient);
+      if (bends) gradient *= load(b.scratch.slopes + place);
+      store(b.scratch.ds + place, gradient * scale);
     }
+}
+
+template <int NV>
+void add_bias_gradient(const FlashBackwardBlock& b, const TilePlace& at, const float* ones) {
+  constexpr std::int64_t stride = wide(block_keys);
+  unpack_transposed<NV>(b.scratch.bias, ones, at.count, at.keys, {b.scratch.rows, stride});
+  for (std::int64_t i = 0; i < at.count; ++i) {
+    float* const to = b.dbias + i * b.dbias_query + at.key * b.dbias_key;
+    for (std::int64_t j = 0; j < at.keys; ++j) to[j * b.dbias_key] += b.scratch.rows[i * stride + j];
+  }
 }
 
 template <int NV>
@@ -55,7 +77,7 @@ void backward(const FlashBackwardBlock& b) {
   const FlashScratch& scratch = b.scratch;
   Sight<NV> sight;
   sight.set(s, 0);
-  const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr;
+  const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr || b.dbias != nullptr;
   const bool any = s.key_begin < s.key_end;
   vfloat delta[NV], lse[NV];
   FlashRows q_rows{}, d_o_rows{};
@@ -66,6 +88,8 @@ void backward(const FlashBackwardBlock& b) {
     if (b.dk.data != nullptr) q_rows = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
     if (b.dv.data != nullptr && flows) d_o_rows = gathered(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
   }
+  float ones[width];
+  for (float& one : ones) one = 1;
   bool started = false;
   for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys, started = true) {
     const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys, row = j - b.key_origin;
@@ -74,7 +98,9 @@ void backward(const FlashBackwardBlock& b) {
     multiply<NV, false>({k.data, k.stride, scratch.q, width, scratch.p, width, keys, s.head_dim, false, nullptr});
     if (flows && wants_ds)
       multiply<NV, false>({v.data, v.stride, scratch.d_o, width, scratch.ds, width, keys, s.value_dim, false, nullptr});
-    score_gradients<NV>(b, sight, delta, lse, j, keys);
+    const TilePlace at{0, s.queries, j, keys};
+    score_gradients<NV>(b, sight, delta, lse, at);
+    if (b.dbias != nullptr) add_bias_gradient<NV>(b, at, ones);
     if (b.dq.data != nullptr)
       multiply<NV, true>({k.data, k.stride, scratch.ds, width, scratch.dq, width, s.head_dim, keys, started, nullptr});
     if (b.dk.data != nullptr)
@@ -87,8 +113,6 @@ void backward(const FlashBackwardBlock& b) {
                     whole_vectors(s.value_dim));
   }
   if (b.dq.data == nullptr) return;
-  float ones[width];
-  for (float& one : ones) one = 1;
   if (!started)
     for (std::int64_t i = 0; i < s.head_dim * width; i += lanes) store(scratch.dq + i, vfloat{});
   unpack_transposed<NV>(scratch.dq, ones, s.queries, s.head_dim, b.dq);

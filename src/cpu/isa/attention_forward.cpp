@@ -1,6 +1,6 @@
 // FlashAttention-2 forward for blocks of queries (Dao, arXiv 2307.08691): scores of a key block, online softmax, o += P v, one
 // division at the end. Queries lie side by side in the lanes of vectors, so that maximum and sum need no work across lanes.
-#include "cpu/isa/attention_tile.hpp"
+#include "cpu/isa/attention_options.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
@@ -84,14 +84,20 @@ struct Block {
     if (!sight.touches(key, key + keys)) return;
     float* const p = b.scratch.p;
     multiply<NV, false>({k.data, k.stride, q, width, p, width, keys, b.shape.head_dim, false, nullptr});
+    const TilePlace at{first, b.shape.queries - first, key, keys};
+    if (b.options.scores) adjust_scores<NV>(b.options, at, b.scratch, nullptr);
     if (!sight.covers(key, key + keys))
       for (std::int64_t j = 0; j < keys; ++j)
         for (int i = 0; i < NV; ++i) {
-          float* const at = p + j * width + i * lanes;
-          store(at, sight.sees(key + j, i) ? load(at) : -infinity());
+          float* const score = p + j * width + i * lanes;
+          store(score, sight.sees(key + j, i) ? load(score) : -infinity());
         }
     float rescale[width];
     online_softmax<NV>(p, keys, top, sum, rescale);
+    if (b.options.drops) {
+      keep_tile<NV>(b.options, at, b.scratch);
+      for (std::int64_t i = 0; i < keys * width; i += lanes) store(p + i, load(p + i) * load(b.scratch.keep + i));
+    }
     multiply<NV, true>({v.data, v.stride, p, width, o, width, b.shape.value_dim, keys, started, started ? rescale : nullptr});
     started = true;
   }
@@ -207,12 +213,15 @@ void forward_row(const FlashForwardBlock& b, std::int64_t query) {
   float* const p = b.scratch.p;
   vfloat top = -infinity();
   for (std::int64_t j = first; j < end; j += lanes) {
-    const vfloat score = row_scores(b, b.q.data + query * b.q.stride, j, end);
-    top = vmax(top, score);
-    if (j + lanes <= end)
+    vfloat score = row_scores(b, b.q.data + query * b.q.stride, j, end);
+    if (b.options.scores) score = adjusted_row(b.options, query, j, end, score);
+    if (j + lanes <= end) {
       store(p + j, score);
-    else
+    } else {
       store_part(p + j, score, static_cast<int>(end - j));
+      score = load_part(p + j, static_cast<int>(end - j), -__builtin_inff());
+    }
+    top = vmax(top, score);
   }
   const float highest = max_lanes(top);
   const vfloat shift = splat(highest == -__builtin_inff() ? 0.0F : highest);
@@ -226,8 +235,14 @@ void forward_row(const FlashForwardBlock& b, std::int64_t query) {
     else
       store_part(p + j, e, left);
   }
-  const float total = sum_lanes(sum), factor = total == 0 ? 0 : 1 / total;
-  if (b.lse != nullptr) {
+  const float total = sum_lanes(sum), factor = b.partial != nullptr ? 1 : total == 0 ? 0 : 1 / total;
+  if (b.options.drops) {
+    keep_row(b.options, query, first, end - first, b.scratch.keep);
+    for (std::int64_t j = first; j < end; ++j) p[j] *= b.scratch.keep[j - first];
+  }
+  if (b.partial != nullptr) {
+    b.partial[2 * query] = highest, b.partial[2 * query + 1] = total;
+  } else if (b.lse != nullptr) {
     float buffer[lanes];
     store(buffer, shift + vlog(splat(total)));
     b.lse[query * b.lse_stride] = buffer[0];

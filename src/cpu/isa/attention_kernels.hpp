@@ -26,6 +26,21 @@ struct FlashShape {
   float scale;
 };
 
+/// What else is done to scores and probabilities, counted from the block's first query and from key 0.
+struct FlashOptions {
+  bool scores;                        // softcap, a slope or a bias changes scores
+  float softcap;                      // 0: none
+  float slope;                        // ALiBi: times the distance from the diagonal
+  std::int64_t diagonal;              // the key on the diagonal of the first query
+  const float* bias;                  // null: none
+  std::int64_t bias_query, bias_key;  // strides
+  bool drops;
+  std::uint32_t threshold;  // words below it are dropped
+  float kept;               // what the others are multiplied by
+  std::uint64_t seed, offset;
+  std::uint64_t first_element, query_elements;  // of the dropout mask: (first query, key 0), and from query to query
+};
+
 /// Scratch of one thread. M = block_queries, N = block_keys, R = most_blocks on the way forward and 1 on the way back; "wide" is
 /// rounded up to whole vectors and one vector more, so that rows do not fall on the same sets of a cache.
 struct FlashScratch {
@@ -41,6 +56,10 @@ struct FlashScratch {
   float* v_rows;    // [N, Dv wide]
   float* q_rows;    // [M, D wide]
   float* d_o_rows;  // [M, Dv wide]
+  float* bias;      // [N, M]: the bias, then its gradient
+  float* slopes;    // [N, M]: derivative of softcap
+  float* keep;      // [N, M]: factors of dropout; one query at a time: [Sk]
+  float* rows;      // [M, N wide]: one of the three above before or after it is transposed
 };
 
 struct FlashForwardBlock {
@@ -49,6 +68,8 @@ struct FlashForwardBlock {
   FlashOutput o;
   float* lse;  // null: not wanted
   std::int64_t lse_stride;
+  float* partial;  // one query at a time, some of its keys: [queries, 2] maximum and sum, o is not divided; null: all keys
+  FlashOptions options;
   FlashScratch scratch;
 };
 
@@ -59,6 +80,9 @@ struct FlashBackwardBlock {
   FlashOutput dq;             // null: not wanted
   FlashOutput dk, dv;         // rows of whole vectors, added to, from key `key_origin`; null: not wanted
   std::int64_t key_origin;
+  float* dbias;  // of the first query and key 0, added to; null: not wanted
+  std::int64_t dbias_query, dbias_key;
+  FlashOptions options;
   FlashScratch scratch;
 };
 

@@ -5,8 +5,9 @@
 #include "core/check.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 namespace everglow::attention {
 namespace {
@@ -32,6 +33,13 @@ void check_sizes(const AttentionQuery& query) {
   require_countable(plan_name, "batch x heads x keys x head_dim", {s.batch, heads, s.keys, width});
 }
 
+void check_packed(const AttentionDescription& d) {
+  if (!d.packed) return;
+  for (const auto& [argument, set] : {std::pair("query_lengths", d.query_lengths), std::pair("key_lengths", d.key_lengths)})
+    require(!set, ErrorCode::invalid_argument, plan_name, argument,
+            ": expected false for packed batches, whose lengths follow from cu_queries and cu_keys, got true");
+}
+
 }  // namespace
 
 AttentionDescription check(const AttentionQuery& query) {
@@ -55,6 +63,7 @@ AttentionDescription check(const AttentionQuery& query) {
           "alignment: expected bottom_right or top_left, got ", static_cast<int>(d.alignment));
   require_at_least("window_left", d.window_left, -1);
   require_at_least("window_right", d.window_right, -1);
+  check_packed(d);
   check_sizes(query);
   return d;
 }
@@ -63,11 +72,12 @@ namespace {
 
 /// Heads that lie side by side count as one last dimension, so that q, k and v in one matrix are seen to be apart.
 ConstTensorView side_by_side(const ConstTensorView& view) {
-  if (view.rank != 4 || (view.shape[2] > 1 && view.strides[2] != view.shape[3])) return view;
+  const int heads = view.rank - 2;
+  if (view.rank < 3 || view.stride(-1) != 1 || (view.shape[heads] > 1 && view.strides[heads] != view.size(-1))) return view;
   ConstTensorView out = view;
-  out.rank = 3;
-  out.shape[2] = view.shape[2] * view.shape[3];
-  out.strides[2] = 1;
+  out.rank = view.rank - 1;
+  out.shape[heads] = view.shape[heads] * view.size(-1);
+  out.strides[heads] = 1;
   return out;
 }
 
@@ -95,6 +105,24 @@ void check_lengths(std::string_view where, std::string_view argument, const Cons
   }
 }
 
+/// Starts of packed sequences: from 0 to the rows of `tensor`, none before the one in front of it, none longer than `longest`.
+void check_starts(std::string_view where, std::string_view argument, const ConstTensorView& starts, std::string_view tensor,
+                  KeyRange rows_and_longest) {
+  const auto [rows, longest] = rows_and_longest;
+  require(length_at(starts, 0, 0) == 0, ErrorCode::invalid_argument, where, argument, ": expected 0 as the first, got ",
+          length_at(starts, 0, 0));
+  for (std::int64_t b = 0; b + 1 < starts.size(0); ++b) {
+    const std::int64_t first = length_at(starts, b, 0), next = length_at(starts, b + 1, 0);
+    require(next >= first, ErrorCode::invalid_argument, where, argument, ": expected ", first, " or more at position ", b + 1,
+            ", since it may not decrease, got ", next);
+    require(next - first <= longest, ErrorCode::invalid_argument, where, argument, ": expected at most ", longest,
+            " rows in sequence ", b, ", got ", next - first);
+  }
+  const std::int64_t last = length_at(starts, starts.size(0) - 1, 0);
+  require(last == rows, ErrorCode::invalid_argument, where, argument, ": expected the ", rows, " rows of ", tensor,
+          " as the last, got ", last);
+}
+
 /// A view that the description does not announce must not come.
 void require_absent(std::string_view where, std::string_view argument, const ConstTensorView& view) {
   require(!view.given(), ErrorCode::invalid_argument, where, argument, ": expected none, since the description has no ", argument,
@@ -109,43 +137,81 @@ class Checks {
 
   void inputs() {
     const AttentionDescription& d = query_.description;
-    tensor("q", t_.q, {-1, -1, d.heads, d.head_dim});
-    tensor("k", t_.k, {t_.q.size(0), -1, d.kv_heads, d.head_dim});
-    batch = t_.q.size(0), queries = t_.q.size(1), keys = t_.k.size(1);
-    tensor("v", t_.v, {batch, keys, d.kv_heads, d.value_dim});
-    at_most("q", "batch rows", batch, query_.sizes.batch);
-    at_most("q", "queries", queries, query_.sizes.queries);
-    at_most("k", "keys", keys, query_.sizes.keys);
+    if (d.packed)
+      packed();
+    else
+      batched();
     lengths("query_lengths", d.query_lengths, t_.query_lengths, queries);
     lengths("key_lengths", d.key_lengths, t_.key_lengths, keys);
-    if (!d.packed) require_absent(where_, "cu_queries", t_.cu_queries), require_absent(where_, "cu_keys", t_.cu_keys);
     slopes();
     bias("bias", t_.bias, d.bias);
     require_optional(where_, "status", t_.status, {1}, DType::i32, query_.device.device);
   }
 
+  /// Tensors with a row for each query or each key.
+  void of_queries(std::string_view argument, const ConstTensorView& view, std::int64_t columns) const {
+    rows(argument, view, {batch, queries, query_.description.heads, columns});
+  }
+  void of_keys(std::string_view argument, const ConstTensorView& view, std::int64_t columns) const {
+    rows(argument, view, {batch, keys, query_.description.kv_heads, columns});
+  }
   void tensor(std::string_view argument, const ConstTensorView& view, std::initializer_list<std::int64_t> shape) const {
     require_tensor(where_, argument, view, shape, query_.description.dtype, query_.device.device);
     require_unit_stride(where_, argument, view);
   }
-  void optional(std::string_view argument, const ConstTensorView& view, std::initializer_list<std::int64_t> shape) const {
-    if (view.given()) tensor(argument, view, shape);
-  }
   /// LSE and its gradient are f32, and f64 beside f64.
   void statistic(std::string_view argument, const ConstTensorView& view) const {
     const DType dtype = query_.description.dtype == DType::f64 ? DType::f64 : DType::f32;
-    require_tensor(where_, argument, view, {batch, query_.description.heads, queries}, dtype, query_.device.device);
+    const std::int64_t shape[] = {batch, query_.description.heads, queries};
+    require_tensor(where_, argument, view, std::span(shape).subspan(query_.description.packed ? 1 : 0), dtype,
+                   query_.device.device);
   }
   void bias(std::string_view argument, const ConstTensorView& view, bool described) const {
     if (!described) return require_absent(where_, argument, view);
     const std::int64_t rows = view.rank == 4 && view.size(0) == 1 ? 1 : batch;
     const std::int64_t heads = view.rank == 4 && view.size(1) == 1 ? 1 : query_.description.heads;
-    require_tensor(where_, argument, view, {rows, heads, queries, keys}, query_.description.dtype, query_.device.device);
+    const bool packed = query_.description.packed;
+    const std::int64_t sq = packed ? query_.sizes.queries : queries, sk = packed ? query_.sizes.keys : keys;
+    require_tensor(where_, argument, view, {rows, heads, sq, sk}, query_.description.dtype, query_.device.device);
   }
 
-  std::int64_t batch = 0, queries = 0, keys = 0;
+  std::int64_t batch = 0, queries = 0, keys = 0;  // packed: all rows of q and of k
 
  private:
+  void batched() {
+    const AttentionDescription& d = query_.description;
+    tensor("q", t_.q, {-1, -1, d.heads, d.head_dim});
+    tensor("k", t_.k, {t_.q.size(0), -1, d.kv_heads, d.head_dim});
+    batch = t_.q.size(0), queries = t_.q.size(1), keys = t_.k.size(1);
+    of_keys("v", t_.v, d.value_dim);
+    at_most("q", "batch rows", batch, query_.sizes.batch);
+    at_most("q", "queries", queries, query_.sizes.queries);
+    at_most("k", "keys", keys, query_.sizes.keys);
+    require_absent(where_, "cu_queries", t_.cu_queries), require_absent(where_, "cu_keys", t_.cu_keys);
+  }
+  void packed() {
+    const AttentionDescription& d = query_.description;
+    const AttentionSizes& s = query_.sizes;
+    tensor("q", t_.q, {-1, d.heads, d.head_dim});
+    tensor("k", t_.k, {-1, d.kv_heads, d.head_dim});
+    queries = t_.q.size(0), keys = t_.k.size(0);
+    of_keys("v", t_.v, d.value_dim);
+    at_most("q", "rows", queries, s.total_queries);
+    at_most("k", "rows", keys, s.total_keys);
+    require_tensor(where_, "cu_queries", t_.cu_queries, {-1}, DType::i32, query_.device.device);
+    batch = t_.cu_queries.size(0) - 1;
+    require(batch >= 0, ErrorCode::invalid_argument, where_, "cu_queries: expected one start more than sequences, got none");
+    at_most("cu_queries", "sequences", batch, s.batch);
+    require_tensor(where_, "cu_keys", t_.cu_keys, {batch + 1}, DType::i32, query_.device.device);
+    if (query_.device.device.kind != DeviceKind::cpu) return;
+    check_starts(where_, "cu_queries", t_.cu_queries, "q", {queries, s.queries});
+    check_starts(where_, "cu_keys", t_.cu_keys, "k", {keys, s.keys});
+  }
+  void rows(std::string_view argument, const ConstTensorView& view, const std::array<std::int64_t, 4>& shape) const {
+    require_tensor(where_, argument, view, std::span(shape).subspan(query_.description.packed ? 1 : 0), query_.description.dtype,
+                   query_.device.device);
+    require_unit_stride(where_, argument, view);
+  }
   void at_most(std::string_view argument, std::string_view what, std::int64_t came, std::int64_t limit) const {
     require(came <= limit, ErrorCode::invalid_argument, where_, argument, ": expected at most ", limit, ' ', what, ", got ", came);
   }
@@ -175,7 +241,7 @@ void check(const AttentionQuery& query, const AttentionForward& t) {
   const AttentionDescription& d = query.description;
   Checks<AttentionForward> checks(where, query, t);
   checks.inputs();
-  checks.tensor("o", t.o, {checks.batch, checks.queries, d.heads, d.value_dim});
+  checks.of_queries("o", t.o, d.value_dim);
   if (d.training || t.lse.given()) checks.statistic("lse", t.lse);
   const Named written[] = {{"o", t.o}, {"lse", t.lse}};
   const Named given[] = {{"q", t.q},
@@ -183,6 +249,8 @@ void check(const AttentionQuery& query, const AttentionForward& t) {
                          {"v", t.v},
                          {"query_lengths", t.query_lengths},
                          {"key_lengths", t.key_lengths},
+                         {"cu_queries", t.cu_queries},
+                         {"cu_keys", t.cu_keys},
                          {"alibi_slopes", t.alibi_slopes},
                          {"bias", t.bias}};
   check_written(where, written, given);
@@ -194,14 +262,13 @@ void check(const AttentionQuery& query, const AttentionBackward& t) {
   require(d.training, ErrorCode::invalid_argument, where, "plan: expected a description with training, got one without");
   Checks<AttentionBackward> checks(where, query, t);
   checks.inputs();
-  const std::int64_t b = checks.batch, sq = checks.queries, sk = checks.keys;
-  checks.tensor("o", t.o, {b, sq, d.heads, d.value_dim});
+  checks.of_queries("o", t.o, d.value_dim);
   checks.statistic("lse", t.lse);
-  checks.optional("d_o", t.d_o, {b, sq, d.heads, d.value_dim});
+  if (t.d_o.given()) checks.of_queries("d_o", t.d_o, d.value_dim);
   if (t.dlse.given()) checks.statistic("dlse", t.dlse);
-  checks.optional("dq", t.dq, {b, sq, d.heads, d.head_dim});
-  checks.optional("dk", t.dk, {b, sk, d.kv_heads, d.head_dim});
-  checks.optional("dv", t.dv, {b, sk, d.kv_heads, d.value_dim});
+  if (t.dq.given()) checks.of_queries("dq", t.dq, d.head_dim);
+  if (t.dk.given()) checks.of_keys("dk", t.dk, d.head_dim);
+  if (t.dv.given()) checks.of_keys("dv", t.dv, d.value_dim);
   if (t.dbias.given()) {
     checks.bias("dbias", t.dbias, d.bias);
     require(t.dbias.size(0) == t.bias.size(0) && t.dbias.size(1) == t.bias.size(1), ErrorCode::invalid_argument, where,
@@ -217,6 +284,8 @@ void check(const AttentionQuery& query, const AttentionBackward& t) {
                          {"dlse", t.dlse},
                          {"query_lengths", t.query_lengths},
                          {"key_lengths", t.key_lengths},
+                         {"cu_queries", t.cu_queries},
+                         {"cu_keys", t.cu_keys},
                          {"alibi_slopes", t.alibi_slopes},
                          {"bias", t.bias}};
   check_written(where, written, given);
