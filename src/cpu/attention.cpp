@@ -45,6 +45,7 @@ class Forward {
         scratch_(query, workspace, false, part_elements(query)),
         grid_(attention_grid(query, t)),
         one_by_one_(grid_.queries <= kernels_.row_queries),
+        small_(!one_by_one_ && are_small(query, grid_)),
         step_(queries_of_block(kernels_, grid_.queries)),
         heads_(grid_.batch * d_.heads) {
     // Blocks of queries that share gathered keys; fewer where the threads would run out of tasks.
@@ -85,6 +86,8 @@ class Forward {
       if (parts_ > 1) take_part(work, rows, b * d_.heads + h, part, own);
       if (one_by_one_)
         kernels_.rows(work);
+      else if (small_ && work.shape.key_begin < work.shape.key_end)
+        small_kernels(query_.isa).forward(work);
       else
         kernels_.blocks(work, step_);
     }
@@ -142,7 +145,7 @@ class Forward {
   const AttentionForwardKernels& kernels_;
   AttentionScratch scratch_;  // its parts: [B, Hq, parts, 2 Sq + Sq Dv]
   AttentionGrid grid_;
-  bool one_by_one_;
+  bool one_by_one_, small_;
   std::int64_t step_, heads_, span_ = 1, blocks_ = 1, parts_ = 1;
 };
 

@@ -43,6 +43,7 @@ class Backward {
         grid_(attention_grid(query, t)),
         sq_(grid_.queries),
         sk_(grid_.keys),
+        small_(are_small(query, grid_)),
         step_(queries_of_block(kernels_, sq_)),
         group_(d_.heads / d_.kv_heads) {
     const std::int64_t wanted = key_runs(query, grid_.batch, sk_);
@@ -55,7 +56,11 @@ class Backward {
     const double work =
         static_cast<double>(group_ * sq_ * std::min(run_length_, sk_)) * static_cast<double>(2 * d_.value_dim + 3 * d_.head_dim);
     run_tasks(query_.threads, grid_.batch * d_.kv_heads * runs_, work, [&](std::int64_t task, int thread) {
-      keys(task / (runs_ * d_.kv_heads), task / runs_ % d_.kv_heads, task % runs_, scratch_.of(thread));
+      const std::int64_t b = task / (runs_ * d_.kv_heads), kv_head = task / runs_ % d_.kv_heads;
+      if (small_ && t_.d_o.given() && group_ == 1)
+        small_head(b, kv_head, scratch_.of(thread));
+      else
+        keys(b, kv_head, task % runs_, scratch_.of(thread));
     });
     if (t_.dbias.given() && !alone()) bias_gradients();
     if (runs_ == 1 || !t_.dq.given()) return;
@@ -99,12 +104,37 @@ class Backward {
         FlashBackwardBlock work = block_of(rows, b, h, part, first, own);
         work.dq = dq_rows(rows, b, h, run, first), work.dk = dk, work.dv = dv;
         if (t_.dbias.given() && alone()) want_bias(work, b, h, first);
-        backward_kernels(query_.isa).block(work);
+        if (small_ && work.shape.key_begin < work.shape.key_end)
+          small_kernels(query_.isa).backward(work, true);
+        else
+          backward_kernels(query_.isa).block(work);
       }
       if (runs_ == 1 && t_.dq.given()) zero_rows(t_.dq, b, h, rows.first_query + rows.queries, rows.first_query + rows.all_queries);
     }
     finish(t_.dk, dk, b, kv_head, {rows.first_key + part.begin, rows.first_key + part.end});
     finish(t_.dv, dv, b, kv_head, {rows.first_key + part.begin, rows.first_key + part.end});
+  }
+  /// One small head: one block, whose rows of dk and dv have no other writer.
+  void small_head(std::int64_t b, std::int64_t h, const ThreadScratch& own) const {
+    const AttentionRows rows = attention_rows(d_, t_, b);
+    KeyRange seen;
+    std::int64_t queries = 0;
+    if (rows.queries > 0) {
+      FlashBackwardBlock work = block_of(rows, b, h, {0, rows.all_keys}, 0, own);
+      work.dq = dq_rows(rows, b, h, 0, 0);
+      if (t_.dk.given()) work.dk = {at(t_.dk, b, rows.first_key, h), t_.dk.strides[1]};
+      if (t_.dv.given()) work.dv = {at(t_.dv, b, rows.first_key, h), t_.dv.strides[1]};
+      if (work.shape.key_begin < work.shape.key_end) {
+        small_kernels(query_.isa).backward(work, false);
+        seen = {work.shape.key_begin, work.shape.key_end}, queries = rows.queries;
+      }
+    }
+    if (t_.dq.given()) zero_rows(t_.dq, b, h, rows.first_query + queries, rows.first_query + rows.all_queries);
+    for (const TensorView* gradient : {&t_.dk, &t_.dv}) {
+      if (!gradient->given()) continue;
+      zero_rows(*gradient, b, h, rows.first_key, rows.first_key + seen.begin);
+      zero_rows(*gradient, b, h, rows.first_key + seen.end, rows.first_key + rows.all_keys);
+    }
   }
   KeyRange keys_of_run(std::int64_t run, std::int64_t keys) const {
     return {std::min(run * run_length_, keys), std::min((run + 1) * run_length_, keys)};
@@ -185,7 +215,9 @@ class Backward {
   const AttentionForwardKernels& kernels_;
   AttentionScratch scratch_;  // its parts: [B, Hq, runs, Sq, D] of dq
   AttentionGrid grid_;
-  std::int64_t sq_, sk_, step_, group_, run_length_ = 1, runs_ = 1;
+  std::int64_t sq_, sk_;
+  bool small_;
+  std::int64_t step_, group_, run_length_ = 1, runs_ = 1;
 };
 
 }  // namespace

@@ -38,6 +38,17 @@ inline FlashRows statistics_of(const ConstTensorView& view, std::int64_t b, std:
   return {static_cast<const float*>(view.data) + b * view.strides[0] + h * view.strides[1] + s * view.strides[2], view.strides[2]};
 }
 
+/// Whether the kernels of small heads serve a run.
+inline bool are_small(const AttentionQuery& query, const AttentionGrid& grid) {
+  const AttentionDescription& d = query.description;
+  const AttentionForwardKernels& kernels = forward_kernels(query.isa);
+  return grid.queries <= kernels.block_queries && grid.keys <= kernels.block_queries && d.head_dim % kernels.lanes == 0 &&
+         d.value_dim % kernels.lanes == 0 && d.softcap == 0 && d.dropout == 0 && !d.alibi && !d.bias;
+}
+inline const AttentionSmallKernels& small_kernels(Isa isa) {
+  return select(isa, portable::attention_small_kernels, avx2::attention_small_kernels, avx512::attention_small_kernels);
+}
+
 struct ThreadScratch {
   FlashScratch blocks;
   std::int32_t *first_key, *end_key;  // [R, M]

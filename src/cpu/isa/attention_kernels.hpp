@@ -98,18 +98,27 @@ struct AttentionForwardKernels {
 struct AttentionBackwardKernels {
   void (*block)(const FlashBackwardBlock&);
 };
+/// Whole heads of up to M queries and M keys whose head dimensions are whole vectors, without options: keys lie in the lanes, so
+/// that rows of q, do, o and the gradients are read and written as they lie.
+struct AttentionSmallKernels {
+  void (*forward)(const FlashForwardBlock&);
+  void (*backward)(const FlashBackwardBlock&, bool add);  // add: dk and dv are added to, else written
+};
 
 namespace portable {
 extern const AttentionForwardKernels attention_forward_kernels;
 extern const AttentionBackwardKernels attention_backward_kernels;
+extern const AttentionSmallKernels attention_small_kernels;
 }  // namespace portable
 namespace avx2 {
 extern const AttentionForwardKernels attention_forward_kernels;
 extern const AttentionBackwardKernels attention_backward_kernels;
+extern const AttentionSmallKernels attention_small_kernels;
 }  // namespace avx2
 namespace avx512 {
 extern const AttentionForwardKernels attention_forward_kernels;
 extern const AttentionBackwardKernels attention_backward_kernels;
+extern const AttentionSmallKernels attention_small_kernels;
 }  // namespace avx512
 
 }  // namespace everglow

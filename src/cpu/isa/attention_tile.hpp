@@ -86,16 +86,17 @@ __attribute__((noinline)) void multiply(const Product& p) {
 }
 
 /// As multiply with any number of vectors in a row of B and C.
+template <bool ATransposed = false>
 inline void multiply_wide(Product p, std::int64_t vectors) {
   for (; vectors > 0; vectors -= most_vectors, p.b += block_queries, p.c += block_queries) {
     if (vectors >= 4)
-      multiply<4, false>(p);
+      multiply<4, ATransposed>(p);
     else if (vectors == 3)
-      multiply<3, false>(p);
+      multiply<3, ATransposed>(p);
     else if (vectors == 2)
-      multiply<2, false>(p);
+      multiply<2, ATransposed>(p);
     else
-      multiply<1, false>(p);
+      multiply<1, ATransposed>(p);
   }
 }
 
@@ -211,6 +212,39 @@ __attribute__((noinline)) FlashRows gathered(const FlashRows& rows, std::int64_t
 }
 
 inline vfloat infinity() { return splat(__builtin_inff()); }
+
+/// log x for x >= 0 within 2 units in the last place (Cephes' logf): -inf for 0, NaN for NaN.
+inline vfloat vlog(vfloat x) {
+  const vint bits = reinterpret_cast<vint>(x);
+  vfloat m = reinterpret_cast<vfloat>((bits & 0x007FFFFF) | 0x3F000000);  // [0.5, 1)
+  vfloat e = __builtin_convertvector((bits >> 23) - 126, vfloat);
+  const vint low = m < 0.707106781F;
+  e = low ? e - 1.0F : e;
+  m = low ? m + m - 1.0F : m - 1.0F;
+  const vfloat z = m * m;
+  vfloat p = splat(7.0376836292e-2F);
+  p = p * m - 1.1514610310e-1F;
+  p = p * m + 1.1676998740e-1F;
+  p = p * m - 1.2420140846e-1F;
+  p = p * m + 1.4249322787e-1F;
+  p = p * m - 1.6668057665e-1F;
+  p = p * m + 2.0000714765e-1F;
+  p = p * m - 2.4999993993e-1F;
+  p = p * m + 3.3333331174e-1F;
+  p = p * m * z - e * 2.12194440e-4F - 0.5F * z;
+  const vfloat value = m + p + e * 0.693359375F;
+  const vfloat ordinary = x < infinity() ? value : x;  // inf and NaN stay
+  return x == 0.0F ? -infinity() : ordinary;
+}
+
+/// Sums of `lanes` vectors, in the lanes of one.
+inline vfloat sums_of(vfloat (&a)[lanes]) {
+#pragma GCC unroll 4
+  for (int width = lanes / 2; width > 0; width /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < width; ++i) a[i] = interleave_low(a[i], a[i + width]) + interleave_high(a[i], a[i + width]);
+  return a[0];
+}
 
 /// Keys [first, end) of each query in the lanes of NV vectors. Lanes beyond the queries see what the last query sees.
 template <int NV>

@@ -1,0 +1,193 @@
+// Attention of whole small heads, as of a translator's sentences: one tile of scores with keys side by side in vectors. Only k (and
+// v on the way back) is transposed; q, do, o and the gradients are read and written in rows as they lie, since at these sizes
+// moving a head's rows costs as much as multiplying them.
+#include "cpu/isa/attention_tile.hpp"
+
+namespace everglow::EVERGLOW_ISA_NAMESPACE {
+namespace {
+
+/// Maxima of `lanes` vectors, in the lanes of one.
+vfloat maxima_of(vfloat (&a)[lanes]) {
+#pragma GCC unroll 4
+  for (int width = lanes / 2; width > 0; width /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < width; ++i) a[i] = vmax(interleave_low(a[i], a[i + width]), interleave_high(a[i], a[i + width]));
+  return a[0];
+}
+
+FlashRows from(const FlashRows& rows, std::int64_t first) { return {rows.data + first * rows.stride, rows.stride}; }
+float* row_of(const FlashOutput& rows, std::int64_t first) { return rows.data + first * rows.stride; }
+
+/// The keys that one query sees, in the lanes of vectors that start at the block's first key.
+struct RowSight {
+  std::int32_t first, end;
+  RowSight(const FlashShape& s, std::int64_t query)
+      : first(s.first_key[query] - static_cast<std::int32_t>(s.key_begin)),
+        end(s.end_key[query] - static_cast<std::int32_t>(s.key_begin)) {}
+  bool covers(std::int64_t keys) const { return first <= 0 && end >= keys; }
+  vint sees(int v) const {
+    vint j;
+    for (int i = 0; i < lanes; ++i) j[i] = v * lanes + i;
+    return (j >= first) & (j < end);
+  }
+};
+
+/// Scores of up to `lanes` queries from `query` on become probabilities.
+template <int NV>
+void softmax_rows(const FlashForwardBlock& b, std::int64_t query) {
+  constexpr std::int64_t width = NV * lanes;
+  const FlashShape& s = b.shape;
+  const int rows = static_cast<int>(s.queries - query < lanes ? s.queries - query : lanes);
+  float* const p = b.scratch.p + query * width;
+  vfloat all[lanes];
+  for (int r = 0; r < lanes; ++r) all[r] = -infinity();
+  for (int r = 0; r < rows; ++r) {
+    const RowSight sight(s, query + r);
+    const bool whole = sight.covers(width);
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      float* const at = p + r * width + v * lanes;
+      vfloat score = load(at);
+      if (!whole) {
+        score = sight.sees(v) ? score : -infinity();
+        store(at, score);
+      }
+      all[r] = vmax(all[r], score);
+    }
+  }
+  const vfloat top = maxima_of(all), shift = top == -infinity() ? vfloat{} : top;
+  float number[lanes];
+  store(number, shift);
+  for (int r = 0; r < lanes; ++r) all[r] = vfloat{};
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      float* const at = p + r * width + v * lanes;
+      const vfloat e = vexp(load(at) - number[r]);
+      all[r] += e;
+      store(at, e);
+    }
+  const vfloat total = sums_of(all);
+  if (b.lse != nullptr) {
+    store(number, shift + vlog(total));
+    for (int r = 0; r < rows; ++r) b.lse[(query + r) * b.lse_stride] = number[r];
+  }
+  store(number, total == 0.0F ? vfloat{} : 1.0F / total);
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) store(p + r * width + v * lanes, load(p + r * width + v * lanes) * number[r]);
+}
+
+template <int NV>
+void forward(const FlashForwardBlock& b) {
+  constexpr std::int64_t width = NV * lanes;
+  const FlashShape& s = b.shape;
+  const std::int64_t keys = s.key_end - s.key_begin;
+  pack_transposed<NV>(from(b.k, s.key_begin), keys, s.head_dim, s.scale, b.scratch.q);
+  multiply<NV, false>({b.q.data, b.q.stride, b.scratch.q, width, b.scratch.p, width, s.queries, s.head_dim, false, nullptr});
+  for (std::int64_t query = 0; query < s.queries; query += lanes) softmax_rows<NV>(b, query);
+  const FlashRows v = gathered(from(b.v, s.key_begin), keys, s.value_dim, b.scratch.v_rows);
+  multiply_wide({b.scratch.p, width, v.data, v.stride, b.o.data, b.o.stride, s.queries, keys, false, nullptr}, s.value_dim / lanes);
+}
+
+/// delta = Σ do · o - dlse of up to `lanes` queries from `query` on.
+vfloat deltas(const FlashBackwardBlock& b, std::int64_t query, int rows) {
+  vfloat sum[lanes];
+  float gradient[lanes] = {};
+  for (int r = 0; r < lanes; ++r) sum[r] = vfloat{};
+  for (int r = 0; r < rows; ++r) {
+    if (b.dlse.data != nullptr) gradient[r] = b.dlse.data[(query + r) * b.dlse.stride];
+    if (b.d_o.data == nullptr) continue;
+    const float *x = from(b.d_o, query + r).data, *y = from(b.o, query + r).data;
+    for (std::int64_t e = 0; e < b.shape.value_dim; e += lanes) sum[r] += load(x + e) * load(y + e);
+  }
+  return sums_of(sum) - load(gradient);
+}
+
+/// P and dS of up to `lanes` queries from `query` on, from scores in p and do·v in ds.
+template <int NV>
+void gradient_rows(const FlashBackwardBlock& b, std::int64_t query) {
+  constexpr std::int64_t width = NV * lanes;
+  const FlashShape& s = b.shape;
+  const int rows = static_cast<int>(s.queries - query < lanes ? s.queries - query : lanes);
+  float delta[lanes];
+  store(delta, deltas(b, query, rows));
+  for (int r = 0; r < rows; ++r) {
+    const RowSight sight(s, query + r);
+    const bool whole = sight.covers(width), flows = b.d_o.data != nullptr;
+    const float lse = b.lse.data[(query + r) * b.lse.stride];
+    // exp(S - inf) = 0: a query without a key has no gradients
+    const vfloat shift = splat(lse == -__builtin_inff() ? __builtin_inff() : lse);
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      float* const p = b.scratch.p + (query + r) * width + v * lanes;
+      float* const ds = b.scratch.ds + (query + r) * width + v * lanes;
+      vfloat e = vexp(load(p) - shift);
+      if (!whole) e = sight.sees(v) ? e : vfloat{};
+      store(p, e);
+      store(ds, e * ((flows ? load(ds) : vfloat{}) - delta[r]) * s.scale);
+    }
+  }
+}
+
+template <int NV>
+void backward(const FlashBackwardBlock& b, bool add) {
+  constexpr std::int64_t width = NV * lanes;
+  const FlashShape& s = b.shape;
+  const FlashScratch& scratch = b.scratch;
+  const std::int64_t keys = s.key_end - s.key_begin, row = s.key_begin - b.key_origin;
+  const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr;
+  pack_transposed<NV>(from(b.k, s.key_begin), keys, s.head_dim, s.scale, scratch.q);
+  multiply<NV, false>({b.q.data, b.q.stride, scratch.q, width, scratch.p, width, s.queries, s.head_dim, false, nullptr});
+  if (flows && wants_ds) {
+    pack_transposed<NV>(from(b.v, s.key_begin), keys, s.value_dim, 1, scratch.d_o);
+    multiply<NV, false>({b.d_o.data, b.d_o.stride, scratch.d_o, width, scratch.ds, width, s.queries, s.value_dim, false, nullptr});
+  }
+  for (std::int64_t query = 0; query < s.queries; query += lanes) gradient_rows<NV>(b, query);
+  if (b.dq.data != nullptr) {
+    const FlashRows k = gathered(from(b.k, s.key_begin), keys, s.head_dim, scratch.k_rows);
+    multiply_wide({scratch.ds, width, k.data, k.stride, b.dq.data, b.dq.stride, s.queries, keys, false, nullptr},
+                  s.head_dim / lanes);
+  }
+  if (b.dk.data != nullptr) {
+    const FlashRows q = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
+    multiply_wide<true>({scratch.ds, width, q.data, q.stride, row_of(b.dk, row), b.dk.stride, keys, s.queries, add, nullptr},
+                        s.head_dim / lanes);
+  }
+  if (b.dv.data != nullptr && flows) {
+    const FlashRows d_o = gathered(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
+    multiply_wide<true>({scratch.p, width, d_o.data, d_o.stride, row_of(b.dv, row), b.dv.stride, keys, s.queries, add, nullptr},
+                        s.value_dim / lanes);
+  }
+}
+
+void small_forward(const FlashForwardBlock& b) {
+  const std::int64_t vectors = whole_vectors(b.shape.key_end - b.shape.key_begin);
+  if (vectors <= 1)
+    forward<1>(b);
+  else if (vectors == 2)
+    forward<2>(b);
+  else if (vectors == 3)
+    forward<3>(b);
+  else
+    forward<4>(b);
+}
+
+void small_backward(const FlashBackwardBlock& b, bool add) {
+  const std::int64_t vectors = whole_vectors(b.shape.key_end - b.shape.key_begin);
+  if (vectors <= 1)
+    backward<1>(b, add);
+  else if (vectors == 2)
+    backward<2>(b, add);
+  else if (vectors == 3)
+    backward<3>(b, add);
+  else
+    backward<4>(b, add);
+}
+
+}  // namespace
+
+extern const AttentionSmallKernels attention_small_kernels;
+const AttentionSmallKernels attention_small_kernels{small_forward, small_backward};
+
+}  // namespace everglow::EVERGLOW_ISA_NAMESPACE
