@@ -28,7 +28,8 @@ struct EmbeddingBackward {
   bool accumulate = false;
 };
 
-/// Plan of an embedding.
+/// Plan of an embedding. y must be apart from table and indices, dtable from dy and indices. On a CPU an index outside the
+/// vocabulary throws before anything is written.
 class EVERGLOW_API EmbeddingPlan {
  public:
   EmbeddingPlan(const EmbeddingDescription& description, const EmbeddingSizes& sizes,

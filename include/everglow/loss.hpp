@@ -37,7 +37,8 @@ struct LossBackward {
   bool accumulate = false;      // add into dweight and dbias
 };
 
-/// Plan of the fused classifier loss.
+/// Plan of the fused classifier loss. What is written (loss, count, gradients) must be apart from everything else of the call. On a
+/// CPU a target that is neither a class nor ignore_index throws before anything is written.
 class EVERGLOW_API LossPlan {
  public:
   LossPlan(const LossDescription& description, const LossSizes& sizes, const DeviceDescription& device = Device::cpu(),

@@ -34,7 +34,8 @@ struct AdamStep {
   TensorView overflow{};    // i32 [1]: 1 and nothing is changed where a gradient is not finite; not given: not checked
 };
 
-/// Plan of one optimiser step.
+/// Plan of one optimiser step. What it writes (parameters, moments, copies, step, norm, overflow) must be apart from everything
+/// else of the call. A gradient that is not finite is no error: it is reported in `overflow` where that is given.
 class EVERGLOW_API AdamPlan {
  public:
   AdamPlan(const AdamDescription& description, const AdamSizes& sizes, const DeviceDescription& device = Device::cpu(),

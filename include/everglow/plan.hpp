@@ -23,8 +23,9 @@ struct PlanOptions {
   Math math = Math::ieee;
 };
 
-/// Weights in the layout that one row likes, in memory of the caller. `bytes` is u8 [plan.packed_bytes()]; plan.pack fills
-/// `bytes` and `key`. After an optimiser step the caller packs again. A key of another row or description throws.
+/// Weights in the layout that one row likes, in memory of the caller, the same way in every layer: `bytes` is u8, dense, of at
+/// least plan.packed_bytes() elements on an address that is a multiple of 64 (a Buffer's is); plan.pack fills `bytes` and `key`.
+/// After an optimiser step the caller packs again. A key of another row or description throws.
 struct PackedWeights {
   TensorView bytes{};
   std::uint64_t key = 0;
@@ -53,6 +54,15 @@ struct Explanation {
   std::vector<ExplanationRow> rows{};  ///< all rows in order
   std::vector<ExplanationGemm> gemms{};
 };
+
+/// Bits of `status`, an optional u32 [1] (in an i32 view) on the layer's device for what a run finds too late to throw. A run only
+/// ORs into it; the caller writes 0 before the first. On a CPU such faults throw at once, so no bit is ever set there.
+inline constexpr std::uint32_t status_lengths = 1;  ///< a length or a start of a sequence was out of range and was clamped
+inline constexpr std::uint32_t status_waited = 2;   ///< a bounded wait between thread blocks ran out: results are not valid
+
+/// Waits for the stream, which is one of the status' device, and sets the status to 0. Throws Error(invalid_argument) where only
+/// lengths were out of range, Error(device) for other bits; nothing where no bit is set.
+EVERGLOW_API void check_status(const TensorView& status, const Stream& stream = {});
 
 /// The rows of one layer ("linear", "recurrent", "attention", "softmax", "embedding", "loss", "pointwise", "adam"), in order.
 EVERGLOW_API std::vector<std::string> kernels(std::string_view layer, DeviceKind device);

@@ -18,19 +18,22 @@ struct PointwiseDescription {
   DType dtype = DType::f32;
   Activation activation = Activation::none;
   float factor = 1;
-  float dropout = 0;  ///< probability of dropping; element i of the logical tensor uses Philox word i (see docs of dropout)
+  /// Probability of dropping. Element i of the run's tensor in logical order uses word i mod 4 of Philox4x32-10 with key
+  /// dropout_seed and counter dropout_offset + i / 4; it is kept, times 1 / (1 - p), where the word is at least floor(p 2^32).
+  float dropout = 0;
 };
 struct PointwiseSizes {
   std::int64_t elements = 0;
 };
 struct PointwiseRun {
-  ConstTensorView a{};  // any shape and strides
-  ConstTensorView b{};  // as a
-  TensorView y{};       // as a; may be a or b
-  std::uint64_t dropout_seed = 0, dropout_offset = 0;
+  ConstTensorView a{};                                 // any shape and strides
+  ConstTensorView b{};                                 // as a
+  TensorView y{};                                      // as a; may be a or b
+  std::uint64_t dropout_seed = 0, dropout_offset = 0;  // 0 for an operation other than dropout
 };
 
-/// Plan of an elementwise operation.
+/// Plan of an elementwise operation. y may be a or b (the same memory, dtype and strides); any other overlap with them throws, as
+/// do operands and seeds that the operation does not use.
 class EVERGLOW_API PointwisePlan {
  public:
   PointwisePlan(const PointwiseDescription& description, const PointwiseSizes& sizes,

@@ -67,7 +67,7 @@ struct RecurrentForward {
   ConstTensorView resets{};
   const PackedWeights* packed = nullptr;
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
-  TensorView status{};  // u32 [1] in an i32 view; a run only ORs into it
+  TensorView status{};  // u32 [1] in an i32 view; a run only ORs into it (check_status)
 };
 
 /// dy, dhn, dcn not given: zero. A gradient that is not given is not computed. Padding of x, y and dy never matters.
@@ -89,7 +89,8 @@ struct RecurrentBackward {
 };
 
 /// Plan of a recurrent layer. A run may bring fewer steps and rows than the plan's sizes. With one step it is a streaming step:
-/// pass hn, cn back as h0, c0.
+/// pass hn, cn back as h0, c0 (in other memory). What is written must be apart from everything else of the call. On a CPU a length
+/// out of range throws before anything is written. Without dropout the seed and offset must be 0.
 class EVERGLOW_API RecurrentPlan {
  public:
   RecurrentPlan(const RecurrentDescription& description, const RecurrentSizes& sizes,

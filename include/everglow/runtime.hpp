@@ -57,10 +57,12 @@ struct Workspace {
   Workspace(const Buffer& buffer) : data(buffer.data()), bytes(buffer.bytes()) {}
 };
 
-/// Copies between views of equal shape and dtype, any strides, on or between devices. Views must not overlap.
+/// Copies between views of equal shape and dtype, any strides, on or between devices. Views must not overlap. The stream is one of
+/// the device of a view.
 EVERGLOW_API void copy(const TensorView& to, const ConstTensorView& from, const Stream& stream = {});
 
-/// What a plan needs to know of a device. Device::cpu() and Device::cuda(0) convert to what the machine has.
+/// What a plan needs to know of a device. Device::cpu() and Device::cuda(0) convert to what the machine has. A caller may lower
+/// `cores` and `isa`: a plan takes its threads (where neither PlanOptions nor EVERGLOW_THREADS says) and its kernels from here.
 struct EVERGLOW_API DeviceDescription {
   std::string name;  ///< "cpu", "cuda:0", or a name of the device table
   Device device;

@@ -76,7 +76,8 @@ inline KeyRange keys_of(const AttentionDescription& d, const AttentionRows& rows
   KeyRange range{0, rows.keys};
   const std::int64_t centre = query + rows.diagonal;
   if (d.causal) range.end = std::min(range.end, centre + 1);
-  if (d.window_right >= 0 && d.window_right < rows.keys) range.end = std::min(range.end, centre + d.window_right + 1);
+  if (d.window_right >= 0 && d.window_right < rows.keys + rows.queries)
+    range.end = std::min(range.end, centre + d.window_right + 1);
   if (d.window_left >= 0 && d.window_left < rows.keys + rows.queries)
     range.begin = std::max<std::int64_t>(0, centre - d.window_left);
   range.end = std::max(range.end, range.begin);

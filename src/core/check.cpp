@@ -43,6 +43,48 @@ std::pair<std::uintptr_t, std::uintptr_t> extent(const ConstTensorView& view) {
   return {base + static_cast<std::uintptr_t>(low * bytes), base + static_cast<std::uintptr_t>((high + 1) * bytes)};
 }
 
+/// What one dimension adds to the distance between an element of one view and an element of another: stride · (low ... high).
+struct Reach {
+  std::int64_t stride = 0, low = 0, high = 0;
+};
+
+/// Whether dimensions, the widest stride first, can make up a distance. Strides that nest leave two choices a dimension; where more
+/// are left, they do not nest, and the answer is yes without a search.
+bool reaches(std::span<const Reach> dims, std::int64_t distance) {
+  if (dims.empty()) return distance == 0;
+  const Reach& first = dims.front();
+  const std::span<const Reach> rest = dims.subspan(1);
+  std::int64_t low = 0, high = 0;
+  for (const Reach& r : rest) low += r.stride * r.low, high += r.stride * r.high;
+  const auto down = [&first](std::int64_t value) {  // rounds towards -inf
+    return value / first.stride - (value % first.stride < 0 ? 1 : 0);
+  };
+  const std::int64_t begin = std::max(first.low, -down(high - distance)), end = std::min(first.high, down(distance - low));
+  if (end - begin > 3) return true;
+  for (std::int64_t d = begin; d <= end; ++d)
+    if (reaches(rest, distance - d * first.stride)) return true;
+  return false;
+}
+
+/// Views with the same strides, such as parts of one matrix, interleave without sharing an element: an element of `a` and one of
+/// `b` are the same where the index differences, each within its bounds, add up to the distance of the first elements.
+bool interleave(const ConstTensorView& a, const ConstTensorView& b) {
+  if (a.rank != b.rank || a.dtype != b.dtype) return false;
+  const auto size = static_cast<std::int64_t>(size_of(a.dtype));
+  const auto bytes = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(b.data) - reinterpret_cast<std::intptr_t>(a.data));
+  if (bytes % size != 0) return false;
+  std::vector<Reach> dims;
+  for (int i = 0; i < a.rank; ++i) {
+    if (a.shape[i] > 1 && b.shape[i] > 1 && a.strides[i] != b.strides[i]) return false;
+    const std::int64_t stride = a.shape[i] > 1 ? a.strides[i] : b.strides[i];
+    const std::int64_t low = 1 - b.shape[i], high = a.shape[i] - 1;
+    if (stride == 0 || (low == 0 && high == 0)) continue;
+    dims.push_back(stride > 0 ? Reach{stride, low, high} : Reach{-stride, -high, -low});
+  }
+  std::sort(dims.begin(), dims.end(), [](const Reach& x, const Reach& y) { return x.stride > y.stride; });
+  return !reaches(dims, bytes / size);
+}
+
 template <class Void>
 BasicTensorView<Void> fold_rows(std::string_view where, std::string_view argument, const BasicTensorView<Void>& view) {
   if (!view.given() || view.rank == 2) return view;
@@ -140,22 +182,32 @@ void require_apart(std::string_view where, std::string_view written, const Const
   const auto [a0, a1] = extent(a);
   const auto [b0, b1] = extent(b);
   if (a1 <= b0 || b1 <= a0) return;
-  // Views into one matrix that take different columns interleave without sharing an element.
-  if (a.rank > 0 && b.rank > 0 && a.rank == b.rank && a.dtype == b.dtype) {
-    std::int64_t row = 0;
-    bool same_rows = true;
-    for (int i = 0; i + 1 < a.rank; ++i) {
-      if (a.shape[i] > 1 && b.shape[i] > 1 && a.strides[i] != b.strides[i]) same_rows = false;
-      if (a.shape[i] > 1 && (row == 0 || std::abs(a.strides[i]) < row)) row = std::abs(a.strides[i]);
-    }
-    const auto size = static_cast<std::int64_t>(size_of(a.dtype));
-    const auto start = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(b.data) - reinterpret_cast<std::intptr_t>(a.data));
-    if (same_rows && row > 0 && a.stride(-1) == 1 && b.stride(-1) == 1 && start % size == 0) {
-      const std::int64_t offset = ((start / size) % row + row) % row;
-      if (offset >= a.size(-1) && offset + b.size(-1) <= row) return;
-    }
-  }
+  if (interleave(a, b)) return;
   throw Error(ErrorCode::invalid_argument, where, text(written, ": expected memory apart from ", other, ", got an overlap"));
+}
+
+void require_all_apart(std::string_view where, std::span<const NamedView> written, std::span<const NamedView> only_read) {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    require_no_self_overlap(where, written[i].name, written[i].view);
+    for (const NamedView& other : only_read) require_apart(where, written[i].name, written[i].view, other.name, other.view);
+    for (std::size_t j = i + 1; j < written.size(); ++j)
+      require_apart(where, written[i].name, written[i].view, written[j].name, written[j].view);
+  }
+}
+
+void require_bytes(std::string_view where, std::string_view argument, const ConstTensorView& view, std::size_t least,
+                   Device device) {
+  require_tensor(where, argument, view, {-1}, DType::u8, device);
+  require_unit_stride(where, argument, view);
+  require(static_cast<std::size_t>(view.size(0)) >= least, ErrorCode::invalid_argument, where, argument, ": expected at least ",
+          least, " bytes, got ", view.size(0));
+  require(reinterpret_cast<std::uintptr_t>(view.data) % 64 == 0, ErrorCode::invalid_argument, where, argument,
+          ": expected an address that is a multiple of 64 bytes");
+}
+
+void require_no_seed(std::string_view where, std::uint64_t seed, std::uint64_t offset) {
+  require(seed == 0 && offset == 0, ErrorCode::invalid_argument, where,
+          "dropout_seed, dropout_offset: expected 0 for an operation that drops nothing, got ", seed, " and ", offset);
 }
 
 void require_workspace(std::string_view where, const Workspace& workspace, std::size_t bytes) {

@@ -41,6 +41,17 @@ void require_no_self_overlap(std::string_view where, std::string_view argument, 
 /// Two tensors of which one is written must not share a byte.
 void require_apart(std::string_view where, std::string_view written, const ConstTensorView& a, std::string_view other,
                    const ConstTensorView& b);
+struct NamedView {
+  std::string_view name;
+  ConstTensorView view;
+};
+/// What is written shares no byte with itself, with what is only read, or with anything else that is written.
+void require_all_apart(std::string_view where, std::span<const NamedView> written, std::span<const NamedView> only_read);
+/// Packed weights or a reserve: at least so many bytes on an address that is a multiple of 64.
+void require_bytes(std::string_view where, std::string_view argument, const ConstTensorView& view, std::size_t least,
+                   Device device);
+/// A run that drops nothing must not bring a seed or an offset.
+void require_no_seed(std::string_view where, std::uint64_t seed, std::uint64_t offset);
 /// All dimensions but the last as one, [rows, columns]. Throws where the strides of the leading dimensions do not fold.
 ConstTensorView folded(std::string_view where, std::string_view argument, const ConstTensorView& view);
 TensorView folded(std::string_view where, std::string_view argument, const TensorView& view);

@@ -7,10 +7,13 @@
 
 namespace everglow {
 
-int default_threads() {
+namespace {
+
+/// EVERGLOW_THREADS, read once; 0: none.
+int wished_threads() {
   static const int threads = [] {
     const char* wish = std::getenv("EVERGLOW_THREADS");
-    if (wish == nullptr || *wish == 0) return DeviceDescription(Device::cpu()).cores;
+    if (wish == nullptr || *wish == 0) return 0;
     int count = 0;
     const char* end = wish + std::strlen(wish);
     const auto result = std::from_chars(wish, end, count);
@@ -20,6 +23,20 @@ int default_threads() {
     return count;
   }();
   return threads;
+}
+
+}  // namespace
+
+int threads_of(const DeviceDescription& device) {
+  if (device.cores < 1) throw Error(ErrorCode::invalid_argument, "device", text("cores: expected 1 ... ", most_threads, ", got ", device.cores));
+  return wished_threads() > 0 ? wished_threads() : device.cores;
+}
+
+int default_threads() { return threads_of(Device::cpu()); }
+
+Isa isa_of(const DeviceDescription& device) {
+  if (device.device.kind != DeviceKind::cpu) return chosen_isa();
+  return std::min(best_isa(), parse_isa(device.isa, "device"));
 }
 
 void no_row(std::string_view layer, const std::vector<ExplanationRow>& rows) {

@@ -48,11 +48,14 @@ struct Query {
 
 inline constexpr int most_threads = 4096;  ///< above it a count is taken for a mistake: threads that cannot start end a process
 
+int threads_of(const DeviceDescription& device);  ///< EVERGLOW_THREADS, else the cores of the description
+Isa isa_of(const DeviceDescription& device);      ///< what the description names, lowered to what machine and build offer
+
 template <class Description, class Sizes>
 Query<Description, Sizes> make_query(const Description& description, const Sizes& sizes, const DeviceDescription& device,
                                      const PlanOptions& options) {
-  const int threads = options.threads > 0 ? options.threads : default_threads();
-  return {description, sizes, device, options, threads, chosen_isa()};
+  const int threads = options.threads > 0 ? options.threads : threads_of(device);
+  return {description, sizes, device, options, threads, isa_of(device)};
 }
 
 /// The reason every row of a backend that is not part of this build gives.

@@ -32,12 +32,14 @@ Isa best_isa() {
   return Isa::portable;
 }
 
-Isa parse_isa(std::string_view wish) {
+Isa parse_isa(std::string_view wish, std::string_view where) {
   if (wish == "portable") return Isa::portable;
   if (wish == "avx2") return Isa::avx2;
   if (wish == "avx512" || wish == "amx") return Isa::avx512;
-  throw Error(ErrorCode::invalid_argument, "EVERGLOW_ISA",
-              text("expected portable, avx2, avx512 or amx (for example EVERGLOW_ISA=avx2), got \"", wish, '"'));
+  const bool variable = where == "EVERGLOW_ISA";
+  throw Error(ErrorCode::invalid_argument, where,
+              text(variable ? "" : "isa: ", "expected portable, avx2, avx512 or amx (for example ", variable ? "EVERGLOW_ISA=" : "",
+                   "avx2), got \"", wish, '"'));
 }
 
 Isa chosen_isa() {

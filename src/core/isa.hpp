@@ -11,7 +11,7 @@ enum class Isa : std::uint8_t { portable, avx2, avx512 };
 std::string_view name(Isa isa) noexcept;
 Isa best_isa();    ///< what the machine and the build offer
 Isa chosen_isa();  ///< best_isa lowered by EVERGLOW_ISA, read once; a name that is not known throws
-Isa parse_isa(std::string_view text);
+Isa parse_isa(std::string_view text, std::string_view where = "EVERGLOW_ISA");  ///< throws Error(invalid_argument) at `where`
 
 /// The table of the chosen instruction set among those that an isa/ folder builds.
 template <class Kernels>

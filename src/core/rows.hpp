@@ -84,6 +84,12 @@ struct AdamRow {
 template <class Row, class AnyQuery>
 inline constexpr Row not_built_cuda{.name = "cuda", .accepts = [](const AnyQuery&) { return decline(cuda_not_built); }};
 
+/// For rows that serve f32 alone.
+inline Verdict accept_f32(DType dtype) {
+  if (dtype == DType::f32) return accept();
+  return decline(name(dtype), dtype == DType::f64 ? " is served by the reference alone" : " is not served yet");
+}
+
 /// For rows that need no scratch.
 template <class AnyQuery>
 Footprint no_footprint(const AnyQuery&) {

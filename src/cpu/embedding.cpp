@@ -67,12 +67,7 @@ void backward(const EmbeddingQuery& q, const EmbeddingBackward& t, void* workspa
   });
 }
 
-Verdict accepts(const EmbeddingQuery& q) {
-  const DType dtype = q.description.dtype;
-  if (dtype != DType::f32)
-    return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
-  return accept();
-}
+Verdict accepts(const EmbeddingQuery& q) { return accept_f32(q.description.dtype); }
 
 }  // namespace
 

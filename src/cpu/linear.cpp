@@ -226,16 +226,12 @@ void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, bo
        context);
 }
 
-Verdict accepts_dtype(const LinearQuery& q) {
-  if (q.description.dtype == DType::f64) return decline("f64 is served by the reference alone");
-  if (q.description.dtype != DType::f32) return decline(name(q.description.dtype), " is not served yet");
-  return accept();
-}
+Verdict accepts_dtype(const LinearQuery& q) { return accept_f32(q.description.dtype); }
 
 Verdict accepts_onednn(const LinearQuery& q) {
   if (!has_onednn()) return decline("oneDNN is not built");
   if (q.options.deterministic) return decline("deterministic: the order of oneDNN's sums is not fixed");
-  if (q.isa != best_isa()) return decline("EVERGLOW_ISA asks for ", name(q.isa), ", oneDNN would choose for itself");
+  if (q.isa != best_isa()) return decline(name(q.isa), " is asked for, oneDNN would choose for itself");
   return accepts_dtype(q);
 }
 

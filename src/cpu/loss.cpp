@@ -53,6 +53,9 @@ Scratch scratch_of(const LossQuery& q, Arena& arena) {
   return s;
 }
 
+/// share · value, where a share of 0 takes nothing of a value that is not finite (a logit may be -inf).
+double part_of(double share, double value) { return share == 0 ? 0 : share * value; }
+
 /// Elements between rows; a single row may have any stride.
 template <class View>
 std::int64_t row_stride(const View& view) {
@@ -146,7 +149,8 @@ class Run {
       const double z_target = z[target];
       const LogitStatistics s = kernels_.exponentials(z, c.n);
       const double log_sum = s.top + std::log(static_cast<double>(s.sum_exponentials));
-      s_.losses[first + r] = log_sum - (1 - smoothing) * z_target - smoothing * (s.sum / static_cast<double>(classes()));
+      s_.losses[first + r] =
+          log_sum - part_of(1 - smoothing, z_target) - part_of(smoothing, s.sum / static_cast<double>(classes()));
       c.scales[r] = static_cast<float>(factor_ / s.sum_exponentials);
       z[target] = static_cast<float>(z[target] - (1 - smoothing) * s.sum_exponentials);
     }
@@ -214,12 +218,7 @@ class Run {
   double factor_ = 0;
 };
 
-Verdict accepts(const LossQuery& q) {
-  const DType dtype = q.description.dtype;
-  if (dtype != DType::f32)
-    return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
-  return accept();
-}
+Verdict accepts(const LossQuery& q) { return accept_f32(q.description.dtype); }
 
 }  // namespace
 

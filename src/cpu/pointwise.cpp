@@ -167,12 +167,7 @@ class Runner {
   float keep_scale_ = 1;
 };
 
-Verdict accepts(const PointwiseQuery& q) {
-  const DType dtype = q.description.dtype;
-  if (dtype != DType::f32)
-    return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
-  return accept();
-}
+Verdict accepts(const PointwiseQuery& q) { return accept_f32(q.description.dtype); }
 
 void run(const PointwiseQuery& q, const PointwiseRun& t, void*, const Stream&) {
   if (t.y.elements() == 0) return;

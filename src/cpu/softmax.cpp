@@ -128,10 +128,7 @@ void backward(const SoftmaxQuery& query, const SoftmaxBackward& t, void* workspa
   run(Backward{query, t}, t.y.size(0), t.y.size(1), workspace, add);
 }
 
-Verdict accepts(const SoftmaxQuery& q) {
-  if (q.description.dtype != DType::f32) return decline(name(q.description.dtype), " is not served yet");
-  return accept();
-}
+Verdict accepts(const SoftmaxQuery& q) { return accept_f32(q.description.dtype); }
 
 }  // namespace
 

@@ -21,11 +21,10 @@ bool library_serves(const Gemm& p, const GemmContext& context) {
 }  // namespace
 
 void gemm(const Gemm& p, const GemmContext& context) {
-  if (!library_serves(p, context)) {
+  if (!library_serves(p, context) || !onednn_gemm(p, context.threads)) {
     gemm_own(p, context.threads, context.isa);
     return;
   }
-  onednn_gemm(p, context.threads);
   if (p.finish.run == nullptr) return;
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / p.n);
   parallel_ranges(context.threads, p.m, grain,

@@ -38,8 +38,10 @@ struct GemmContext {
 };
 
 bool has_onednn();
-/// m, n or k may be 0: k = 0 writes bias or zeros (or leaves C when accumulating). Allocates only small thread-local packing
-/// buffers that are kept between calls.
+/// m, n or k may be 0: k = 0 writes bias or zeros (or leaves C when accumulating). What it needs beside C is not part of a
+/// workspace: each thread keeps at most 2 MiB to pack into until it ends, whatever the sizes, and the calling thread oneDNN's
+/// scratchpad of at most 64 MiB (a product that asks for more goes to our micro-kernel). Throws Error(out_of_memory) where these
+/// cannot be had.
 void gemm(const Gemm& product, const GemmContext& context);
 
 /// B packed once for many products: panels of columns, each k long. Used by the recurrent loop, one thread a call.
@@ -47,8 +49,9 @@ std::size_t packed_matrix_bytes(Isa isa, std::int64_t k, std::int64_t n);
 std::int64_t packed_panel_columns(Isa isa);  // columns of one panel
 void pack_matrix(Isa isa, bool transpose_b, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, void* packed);
 /// C[m, column_begin ... column_end) of the product with packed B, by the calling thread alone; column_begin is a multiple of
-/// packed_panel_columns. `c` points at column 0.
+/// packed_panel_columns. `c` points at column 0. Packs A into 64 KiB of the stack: it neither allocates nor throws, so that threads
+/// which wait for one another may call it.
 void gemm_packed(Isa isa, std::int64_t m, std::int64_t k, std::int64_t n, const float* a, std::int64_t lda, const void* packed,
-                 std::int64_t column_begin, std::int64_t column_end, float* c, std::int64_t ldc, bool accumulate);
+                 std::int64_t column_begin, std::int64_t column_end, float* c, std::int64_t ldc, bool accumulate) noexcept;
 
 }  // namespace everglow

@@ -2,6 +2,9 @@
 // lock. oneDNN 2.x builds a primitive descriptor from an operation descriptor, 3.x without one.
 #include "gemm/onednn.hpp"
 
+#include <everglow/error.hpp>
+
+#include "core/text.hpp"
 #include "gemm/packed.hpp"
 
 #include <omp.h>
@@ -21,6 +24,7 @@ namespace {
 using dnnl::memory;
 
 constexpr std::size_t most_primitives = 256;
+constexpr std::size_t most_scratch = std::size_t{64} << 20;  // bytes that a thread keeps for oneDNN
 
 /// Everything a primitive was made for. The thread count is part of it: oneDNN cuts the work when it makes the primitive.
 struct Key {
@@ -102,6 +106,33 @@ class ThreadCount {
 
 memory view(const memory::desc& description, const float* data) { return {description, engine(), const_cast<float*>(data)}; }
 
+bool execute(const Gemm& p, int threads) {
+  const ThreadCount guard(threads);
+  const Primitive primitive = primitive_of({.m = p.m,
+                                            .n = p.n,
+                                            .k = p.k,
+                                            .lda = p.lda,
+                                            .ldb = p.ldb,
+                                            .ldc = p.ldc,
+                                            .transpose_a = p.transpose_a,
+                                            .transpose_b = p.transpose_b,
+                                            .bias = p.bias != nullptr,
+                                            .accumulate = p.accumulate,
+                                            .threads = threads});
+  if (primitive.scratchpad.get_size() > most_scratch) return false;
+  const auto scratch = static_cast<std::int64_t>((primitive.scratchpad.get_size() + sizeof(float) - 1) / sizeof(float));
+  const float* memory_of_scratch = thread_scratch(ScratchSlot::library, scratch);
+  std::unordered_map<int, memory> arguments{{DNNL_ARG_SRC, view(primitive.a, p.a)},
+                                            {DNNL_ARG_WEIGHTS, view(primitive.b, p.b)},
+                                            {DNNL_ARG_DST, view(primitive.c, p.c)},
+                                            {DNNL_ARG_SCRATCHPAD, view(primitive.scratchpad, memory_of_scratch)}};
+  if (p.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, view(primitive.bias, p.bias));
+  static thread_local dnnl::stream stream(engine());
+  primitive.matmul.execute(stream, arguments);
+  stream.wait();
+  return true;
+}
+
 }  // namespace
 
 bool has_onednn() { return true; }
@@ -115,29 +146,14 @@ bool onednn_accepts(const Gemm& p) {
   return sizes && !gaps && p.lda >= columns_a && p.ldb >= columns_b && p.ldc >= p.n;
 }
 
-void onednn_gemm(const Gemm& p, int threads) {
-  const ThreadCount guard(threads);
-  const Primitive primitive = primitive_of({.m = p.m,
-                                            .n = p.n,
-                                            .k = p.k,
-                                            .lda = p.lda,
-                                            .ldb = p.ldb,
-                                            .ldc = p.ldc,
-                                            .transpose_a = p.transpose_a,
-                                            .transpose_b = p.transpose_b,
-                                            .bias = p.bias != nullptr,
-                                            .accumulate = p.accumulate,
-                                            .threads = threads});
-  const auto scratch = static_cast<std::int64_t>((primitive.scratchpad.get_size() + sizeof(float) - 1) / sizeof(float));
-  const float* memory_of_scratch = thread_scratch(ScratchSlot::library, scratch);
-  std::unordered_map<int, memory> arguments{{DNNL_ARG_SRC, view(primitive.a, p.a)},
-                                            {DNNL_ARG_WEIGHTS, view(primitive.b, p.b)},
-                                            {DNNL_ARG_DST, view(primitive.c, p.c)},
-                                            {DNNL_ARG_SCRATCHPAD, view(primitive.scratchpad, memory_of_scratch)}};
-  if (p.bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, view(primitive.bias, p.bias));
-  static thread_local dnnl::stream stream(engine());
-  primitive.matmul.execute(stream, arguments);
-  stream.wait();
+bool onednn_gemm(const Gemm& p, int threads) {
+  try {
+    return execute(p, threads);
+  } catch (const dnnl::error& error) {
+    const ErrorCode code = error.status == dnnl_out_of_memory ? ErrorCode::out_of_memory : ErrorCode::device;
+    throw Error(code, "gemm",
+                text("expected oneDNN to multiply [", p.m, ", ", p.k, "] by [", p.k, ", ", p.n, "], got: ", error.what()));
+  }
 }
 
 }  // namespace everglow

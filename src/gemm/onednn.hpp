@@ -7,6 +7,7 @@ namespace everglow {
 
 /// Whether oneDNN is built and takes a product of this form (strides that do not run backwards, 32 bits of each size).
 bool onednn_accepts(const Gemm& product);
-void onednn_gemm(const Gemm& product, int threads);
+/// False, with nothing written, where oneDNN asks for more scratch memory than may be kept. Its faults come as Error.
+bool onednn_gemm(const Gemm& product, int threads);
 
 }  // namespace everglow

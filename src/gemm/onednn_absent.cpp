@@ -5,6 +5,6 @@ namespace everglow {
 
 bool has_onednn() { return false; }
 bool onednn_accepts(const Gemm&) { return false; }
-void onednn_gemm(const Gemm&, int) {}
+bool onednn_gemm(const Gemm&, int) { return false; }
 
 }  // namespace everglow

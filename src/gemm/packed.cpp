@@ -19,6 +19,9 @@ constexpr std::int64_t block_n = 1024;        // 1 MiB of packed B, in L2
 constexpr std::int64_t kept_a = 1 << 18;      // floats of A up to which it is packed once instead of once for each block_n
 constexpr std::int64_t finish_columns = 128;  // columns of C that are completed before `finish` sees them
 constexpr double grain = 1 << 18;             // multiply-adds that are worth a thread
+constexpr std::int64_t stack_rows = 64;       // rows of A that gemm_packed packs at a time: each reads packed B once
+constexpr std::int64_t stack_a = stack_rows * block_k;  // 64 KiB, on the stack
+constexpr std::int64_t most_slack = 16;                 // of any instruction set
 
 struct Free {
   void operator()(float* memory) const { std::free(memory); }
@@ -190,7 +193,7 @@ void pack_matrix(Isa isa, bool transpose_b, const float* b, std::int64_t ldb, st
 }
 
 void gemm_packed(Isa isa, std::int64_t m, std::int64_t k, std::int64_t n, const float* a, std::int64_t lda, const void* packed,
-                 std::int64_t column_begin, std::int64_t column_end, float* c, std::int64_t ldc, bool accumulate) {
+                 std::int64_t column_begin, std::int64_t column_end, float* c, std::int64_t ldc, bool accumulate) noexcept {
   const GemmKernels& kernels = gemm_kernels(isa);
   const std::int64_t end = std::min(column_end, n), columns = end - column_begin;
   if (m <= 0 || columns <= 0) return;
@@ -198,23 +201,29 @@ void gemm_packed(Isa isa, std::int64_t m, std::int64_t k, std::int64_t n, const 
     without_products({.m = m, .n = columns, .c = c + column_begin, .ldc = ldc, .accumulate = accumulate});
     return;
   }
-  // One row panel reads B once whatever the depth; with more, a panel of B stays in L1 for all of them.
-  const std::int64_t deep = m <= kernels.rows ? k : block_k;
-  float* packed_a = thread_scratch(ScratchSlot::a, m * k + kernels.slack);
-  for (std::int64_t l = 0; l < k; l += deep) kernels.pack_a(false, a + l, lda, m, std::min(deep, k - l), packed_a + l * m);
+  alignas(64) float packed_a[stack_a + most_slack];
   const auto* b = static_cast<const float*>(packed) + column_begin * k;
-  const std::int64_t step = m <= kernels.rows ? columns : kernels.panel_columns;
-  for (std::int64_t j = 0; j < columns; j += step)
-    for (std::int64_t l = 0; l < k; l += deep)
-      kernels.multiply({.m = m,
-                        .n = std::min(step, columns - j),
-                        .k = std::min(deep, k - l),
-                        .a = packed_a + l * m,
-                        .b = b + j * k + l * kernels.panel_columns,
-                        .panel_stride = k * kernels.panel_columns,
-                        .c = c + column_begin + j,
-                        .ldc = ldc,
-                        .load_c = l > 0 || accumulate});
+  const std::int64_t blocks = (m + stack_rows - 1) / stack_rows;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t i0 = m * block / blocks, rows = m * (block + 1) / blocks - i0;
+    // One row panel reads B once whatever the depth; with more, a panel of B stays in L1 for all of them.
+    const std::int64_t deep = rows <= kernels.rows ? stack_a / rows : block_k;
+    const std::int64_t step = rows <= kernels.rows ? columns : kernels.panel_columns;
+    for (std::int64_t l = 0; l < k; l += deep) {
+      const std::int64_t depth = std::min(deep, k - l);
+      kernels.pack_a(false, a + i0 * lda + l, lda, rows, depth, packed_a);
+      for (std::int64_t j = 0; j < columns; j += step)
+        kernels.multiply({.m = rows,
+                          .n = std::min(step, columns - j),
+                          .k = depth,
+                          .a = packed_a,
+                          .b = b + j * k + l * kernels.panel_columns,
+                          .panel_stride = k * kernels.panel_columns,
+                          .c = c + i0 * ldc + column_begin + j,
+                          .ldc = ldc,
+                          .load_c = l > 0 || accumulate});
+    }
+  }
 }
 
 }  // namespace everglow

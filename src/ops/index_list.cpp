@@ -17,7 +17,7 @@ ConstTensorView index_list(std::string_view where, std::string_view argument, co
   column.shape[column.rank] = 1, column.strides[column.rank] = 1;
   ++column.rank;
   column = folded(where, argument, column);
-  if (column.rank == 2) column.rank = 1;  // [n, 1] as [n]
+  column.rank = 1;  // [n, 1] as [n]
   return column;
 }
 

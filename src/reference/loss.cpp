@@ -48,7 +48,8 @@ double row_loss(const LossQuery& q, const double* logits, double log_sum_exp, st
   const double smoothing = q.description.smoothing;
   double mean = 0;
   for (std::int64_t c = 0; c < classes; ++c) mean += logits[c] / static_cast<double>(classes);
-  return (1 - smoothing) * (log_sum_exp - logits[target]) + smoothing * (log_sum_exp - mean);
+  const auto part_of = [](double share, double loss) { return share == 0 ? 0 : share * loss; };  // a logit may be -inf
+  return part_of(1 - smoothing, log_sum_exp - logits[target]) + part_of(smoothing, log_sum_exp - mean);
 }
 
 /// d loss / d z_c

@@ -4,13 +4,17 @@
 #include "core/parallel.hpp"
 #include "gemm/onednn.hpp"
 
+#include <everglow/error.hpp>
+
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -228,8 +232,8 @@ TEST(Gemm, PackedProductsEqualPlainOnes_sanitize) {
   for (const Isa isa : isas())
     for (const bool transpose_b : {false, true})
       for (const bool accumulate : {false, true})
-        for (const std::int64_t m : {0, 1, 2, 3, 4, 13, 14, 15, 16, 33, 64})
-          for (const Shape& s : {Shape{m, 1, 1}, {m, 129, 300}, {m, 300, 40}, {m, 70, 0}}) {
+        for (const std::int64_t m : {0, 1, 2, 3, 4, 6, 13, 14, 15, 16, 33, 64, 65, 150})
+          for (const Shape& s : {Shape{m, 1, 1}, {m, 129, 300}, {m, 300, 40}, {m, 70, 0}, {m, 33, 2900}}) {
             const Product p(s, {.transpose_b = transpose_b, .accumulate = accumulate, .padding = 2}, false);
             SCOPED_TRACE(std::string(name(isa)) + " " + describe(p));
             Matrix whole = p.c, c = p.c;
@@ -242,6 +246,38 @@ TEST(Gemm, PackedProductsEqualPlainOnes_sanitize) {
                           accumulate);
             EXPECT_EQ("", difference(c, whole));
           }
+}
+
+/// Threads that wait for one another call it, so it may not throw; nor does it keep memory, whatever the sizes.
+TEST(Gemm, PackedProductsNeitherAllocateNorThrow) {
+  static_assert(noexcept(gemm_packed(Isa::portable, 0, 0, 0, nullptr, 0, nullptr, 0, 0, nullptr, 0, false)));
+  constexpr std::int64_t m = 700, k = 1000, n = 40;
+  std::vector<float> a(m * k, 1), b(k * n, 1), c(m * n);
+  std::vector<float> packed(packed_matrix_bytes(best_isa(), k, n) / sizeof(float));
+  pack_matrix(best_isa(), false, b.data(), n, k, n, packed.data());
+  std::thread([&] {
+    const auto held = [] {
+      const struct mallinfo2 info = mallinfo2();
+      return info.uordblks + info.hblkhd;
+    };
+    const std::size_t before = held();
+    gemm_packed(best_isa(), m, k, n, a.data(), k, packed.data(), 0, n, c.data(), n, false);
+    EXPECT_EQ(held(), before);
+  }).join();
+  EXPECT_EQ(c, std::vector<float>(m * n, k));
+}
+
+TEST(Gemm, FaultsOfTheLibraryAreErrors) {
+  if (!has_onednn()) GTEST_SKIP() << "oneDNN is not built";
+  std::vector<float> memory(64);
+  const float* in = memory.data();
+  try {  // rows that overlap, which onednn_accepts keeps away
+    onednn_gemm({.m = 4, .n = 4, .k = 4, .a = in, .lda = 1, .b = in + 16, .ldb = 4, .c = memory.data() + 32, .ldc = 4}, 1);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("[gemm] expected oneDNN to multiply [4, 4] by [4, 4], got: "), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Gemm, FinishSeesEveryElementOnceWhenItIsComplete_sanitize) {

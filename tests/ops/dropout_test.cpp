@@ -2,6 +2,9 @@
 #include "core/philox.hpp"
 #include "ops/small_layers.hpp"
 
+#include <everglow/attention.hpp>
+#include <everglow/recurrent.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -86,6 +89,24 @@ TEST(Dropout, DroppedNanIsZero) {
     for (std::int64_t i = 0; i < 4096; ++i)
       EXPECT_EQ(std::isnan(y.at(i)), dropout_keeps(3, 0, static_cast<std::uint64_t>(i), dropout_threshold(0.5))) << row << ' ' << i;
   }
+}
+
+TEST(Dropout, ASeedWithoutDropoutIsRefused) {
+  const HostTensor a(DType::f32, {1, 1, 1, 4}), b(DType::f32, {1, 1, 1, 4});
+  const auto text = [](const std::string& where, int seed, int offset) {
+    return "[" + where + "] dropout_seed, dropout_offset: expected 0 for an operation that drops nothing, got " +
+           std::to_string(seed) + " and " + std::to_string(offset);
+  };
+  EXPECT_EQ(test::error_of([&] { PointwisePlan({}, {4}).run({.a = a, .y = b, .dropout_offset = 2}); }),
+            text("pointwise.run", 0, 2));
+  const AttentionPlan attention({.head_dim = 4}, {.batch = 1, .queries = 1, .keys = 1});
+  EXPECT_EQ(test::error_of([&] { attention.forward({.q = a, .k = a, .v = a, .o = b, .dropout_seed = 3}, {}); }),
+            text("attention.forward", 3, 0));
+  const HostTensor x(DType::f32, {1, 1, 1}), y(DType::f32, {1, 1, 1}), w(DType::f32, {4, 1});
+  const RecurrentWeights weights[] = {{.w_ih = w, .w_hh = w}};
+  const RecurrentPlan recurrent({.inputs = 1, .hidden = 1}, {.steps = 1, .batch = 1});
+  EXPECT_EQ(test::error_of([&] { recurrent.forward({.x = x, .weights = weights, .y = y, .dropout_offset = 9}, {}); }),
+            text("recurrent.forward", 0, 9));
 }
 
 }  // namespace

@@ -17,6 +17,10 @@ using test::plan_of;
 constexpr Activation activations[] = {Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu_erf,
                                       Activation::silu};
 
+TensorView bytes_of(const test::Scratch& scratch) {
+  return {scratch.data(), DType::u8, {static_cast<std::int64_t>(scratch.bytes())}};
+}
+
 void fill(Tensors& t) { t.x.uniform(1, -2, 2), t.weight.uniform(2, -1, 1), t.bias.uniform(3, -1, 1), t.dy.uniform(4, -1, 1); }
 
 void run(const LinearPlan& plan, const Problem& p, Tensors& t, const PackedWeights* packed = nullptr) {
@@ -57,14 +61,35 @@ TEST(LinearContract, PackedWeightsGiveTheBitsOfPlainOnes_sanitize) {
       fill(plain);
       with_packed.take_inputs(plain);
       const LinearPlan plan = plan_of(p, DType::f32, {.threads = 2, .force = "cpu.linear"});
-      HostTensor bytes(DType::u8, {static_cast<std::int64_t>(plan.packed_bytes())});
-      PackedWeights packed{.bytes = bytes};
+      const test::Scratch bytes(plan.packed_bytes());
+      PackedWeights packed{.bytes = bytes_of(bytes)};
       plan.pack(plain.weight, packed);
       run(plan, p, plain);
       run(plan, p, with_packed, &packed);
       EXPECT_TRUE(bytes.guards_intact());
       expect_same_bits(plain, with_packed);
     }
+}
+
+/// As in every layer: at least packed_bytes() bytes on a cache line.
+TEST(LinearContract, PackedBytesMayBeMoreButNotAstray_sanitize) {
+  const Problem p{{.inputs = 8, .outputs = 16}, {4}};
+  Tensors t(p, DType::f32, 0);
+  fill(t);
+  const LinearPlan plan = plan_of(p, DType::f32, {.force = "cpu.linear"});
+  const test::Scratch bytes(plan.packed_bytes() + 128);
+  const auto part = [&](std::int64_t begin, std::int64_t more) {
+    PackedWeights packed{.bytes = bytes_of(bytes).narrow(0, begin, static_cast<std::int64_t>(plan.packed_bytes()) + more)};
+    plan.pack(t.weight, packed);
+    LinearForward forward = t.forward(p);
+    forward.packed = &packed;
+    const test::Scratch scratch(plan.workspace_bytes());
+    plan.forward(forward, {scratch.data(), scratch.bytes()});
+  };
+  EXPECT_NO_THROW(part(0, 128));
+  expect_error(ErrorCode::invalid_argument, "packed.bytes: expected at least", [&] { part(0, -1); });
+  expect_error(ErrorCode::invalid_argument, "packed.bytes: expected an address that is a multiple of 64 bytes",
+               [&] { part(8, 0); });
 }
 
 TEST(LinearContract, AKeyOfAnotherDescriptionOrRowIsRefused) {
@@ -75,8 +100,8 @@ TEST(LinearContract, AKeyOfAnotherDescriptionOrRowIsRefused) {
   fill(t);
   const LinearPlan plan = plan_of(p, DType::f32, {.force = "cpu.linear"});
   const LinearPlan other = plan_of(swapped, DType::f32, {.force = "cpu.linear"});
-  HostTensor bytes(DType::u8, {static_cast<std::int64_t>(plan.packed_bytes())});
-  PackedWeights packed{.bytes = bytes};
+  const test::Scratch bytes(plan.packed_bytes());
+  PackedWeights packed{.bytes = bytes_of(bytes)};
   LinearForward forward = t.forward(p);
   forward.packed = &packed;
   expect_error(ErrorCode::invalid_argument, "packed.key", [&] { plan.forward(forward, {}); });

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 namespace everglow {
 namespace {
@@ -205,6 +206,37 @@ TEST(Loss, WorkspaceDoesNotHoldTheLogits) {
   constexpr std::int64_t rows = 20000, classes = 8000;
   const LossPlan plan({.inputs = 256, .classes = classes, .training = true}, {rows});
   EXPECT_LT(plan.workspace_bytes(), static_cast<std::size_t>(rows * classes) * sizeof(float) / 40);
+}
+
+/// A class that cannot be chosen has the logit -inf. Without smoothing it takes nothing: the loss is that of the other classes.
+TEST(Loss, ALogitOfMinusInfinityTakesNothing_sanitize) {
+  constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
+  for (const auto& row : kernels("loss", DeviceKind::cpu)) {
+    SCOPED_TRACE(row);
+    Fixture f({.inputs = 3, .classes = 5, .training = true}, 4);
+    f.bias.put(4, minus_infinity);
+    f.targets.set({0, 3, 2, 1});
+    run(LossPlan(f.d, {4}, Device::cpu(), {.force = row}), f.all());
+    Fixture four({.inputs = 3, .classes = 4, .training = true}, 4);
+    four.x = f.x, four.targets = f.targets;
+    std::vector<double> weight = f.weight.values(), bias = f.bias.values();
+    weight.resize(12), bias.resize(4);
+    four.weight.set(weight), four.bias.set(bias);
+    run(LossPlan(four.d, {4}, Device::cpu(), {.force = row}), four.all());
+    // Each of 4 rows of at most 5: 8 roundings of logits, exponentials and sums, in f32.
+    EXPECT_NEAR(f.loss.at(0), four.loss.at(0), 4 * 5 * 8 * 0x1p-24);
+    EXPECT_EQ(f.dbias.at(4), 0);
+    f.targets.fill(4);
+    run(LossPlan(f.d, {4}, Device::cpu(), {.force = row}), f.all());
+    EXPECT_EQ(f.loss.at(0), -minus_infinity) << "the class that cannot be chosen is the target";
+    f.targets.fill(1);
+    f.d.smoothing = 1;
+    run(LossPlan(f.d, {4}, Device::cpu(), {.force = row}), f.all());
+    EXPECT_EQ(f.loss.at(0), -minus_infinity) << "all of the share is spread over all classes";
+    f.targets.fill(4);
+    run(LossPlan(f.d, {4}, Device::cpu(), {.force = row}), f.all());
+    EXPECT_EQ(f.loss.at(0), -minus_infinity) << "and none is the target's";
+  }
 }
 
 TEST(Loss, ErrorsNameTheArgument_sanitize) {

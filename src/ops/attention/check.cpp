@@ -145,6 +145,7 @@ class Checks {
     lengths("key_lengths", d.key_lengths, t_.key_lengths, keys);
     slopes();
     bias("bias", t_.bias, d.bias);
+    if (d.dropout == 0) require_no_seed(where_, t_.dropout_seed, t_.dropout_offset);
     require_optional(where_, "status", t_.status, {1}, DType::i32, query_.device.device);
   }
 

@@ -40,13 +40,7 @@ View check_values(std::string_view where, std::string_view argument, const Embed
   shape.push_back(query.description.width);
   require_tensor(where, argument, view, std::span<const std::int64_t>(shape), query.description.dtype, query.device.device);
   require_unit_stride(where, argument, view);
-  View rows = folded(where, argument, view);
-  if (rows.rank == 1) {  // one index without a dimension
-    rows.rank = 2;
-    rows.shape[1] = rows.shape[0], rows.strides[1] = rows.strides[0];
-    rows.shape[0] = 1, rows.strides[0] = rows.shape[1];
-  }
-  return rows;
+  return folded(where, argument, view);
 }
 
 }  // namespace

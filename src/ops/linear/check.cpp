@@ -6,21 +6,6 @@
 namespace everglow::linear {
 namespace {
 
-struct NamedView {
-  std::string_view argument;
-  ConstTensorView view;
-};
-
-/// Nothing that is written shares memory with anything that is read, nor with anything else that is written.
-void check_apart(std::string_view where, std::span<const NamedView> written, std::span<const NamedView> only_read) {
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    require_no_self_overlap(where, written[i].argument, written[i].view);
-    for (std::size_t j = i + 1; j < written.size(); ++j)
-      require_apart(where, written[i].argument, written[i].view, written[j].argument, written[j].view);
-    for (const auto& other : only_read) require_apart(where, written[i].argument, written[i].view, other.argument, other.view);
-  }
-}
-
 void check_weight(std::string_view where, const LinearQuery& query, const ConstTensorView& weight) {
   const auto& d = query.description;
   if (d.layout == LinearLayout::outputs_inputs)
@@ -33,8 +18,7 @@ void check_weight(std::string_view where, const LinearQuery& query, const ConstT
 void check_packed_bytes(std::string_view where, const LinearQuery& query, const PackedWeights& packed, const Packing& packing) {
   require(packing.bytes > 0, ErrorCode::unsupported, where,
           "packed: expected none, because the row of this plan has no packed form (packed_bytes() is 0)");
-  require_tensor(where, "packed.bytes", packed.bytes, {static_cast<std::int64_t>(packing.bytes)}, DType::u8, query.device.device);
-  require_unit_stride(where, "packed.bytes", packed.bytes);
+  require_bytes(where, "packed.bytes", packed.bytes, packing.bytes, query.device.device);
 }
 
 void check_packed(std::string_view where, const LinearQuery& query, const PackedWeights& packed, const Packing& packing) {
@@ -45,13 +29,13 @@ void check_packed(std::string_view where, const LinearQuery& query, const Packed
 
 /// A [rows, columns] tensor whose rows are contiguous.
 void check_rows(std::string_view where, const LinearQuery& query, const NamedView& named, std::int64_t rows, std::int64_t columns) {
-  require_tensor(where, named.argument, named.view, {rows, columns}, query.description.dtype, query.device.device);
-  require_unit_stride(where, named.argument, named.view);
+  require_tensor(where, named.name, named.view, {rows, columns}, query.description.dtype, query.device.device);
+  require_unit_stride(where, named.name, named.view);
 }
 
 std::int64_t check_batch(std::string_view where, const LinearQuery& query, const NamedView& named, std::int64_t columns) {
   check_rows(where, query, named, -1, columns);
-  require(named.view.size(0) <= query.sizes.batch, ErrorCode::invalid_argument, where, named.argument, ": expected at most ",
+  require(named.view.size(0) <= query.sizes.batch, ErrorCode::invalid_argument, where, named.name, ": expected at most ",
           query.sizes.batch, " rows, got ", named.view.size(0));
   return named.view.size(0);
 }
@@ -106,7 +90,7 @@ LinearForward check(const LinearQuery& query, const LinearForward& tensors, cons
   }
   const NamedView written[] = {{"y", t.y}, {"preactivation", t.preactivation}};
   const NamedView only_read[] = {{"x", t.x}, {"weight", t.weight}, {"bias", t.bias}, {"packed.bytes", bytes_of(t.packed)}};
-  check_apart(where, written, only_read);
+  require_all_apart(where, written, only_read);
   return t;
 }
 
@@ -140,7 +124,7 @@ LinearBackward check(const LinearQuery& query, const LinearBackward& tensors, co
   const NamedView written[] = {{"dx", t.dx}, {"dweight", t.dweight}, {"dbias", t.dbias}};
   const NamedView only_read[] = {
       {"dy", t.dy}, {"x", t.x}, {"weight", t.weight}, {"preactivation", t.preactivation}, {"packed.bytes", bytes_of(t.packed)}};
-  check_apart(where, written, only_read);
+  require_all_apart(where, written, only_read);
   return t;
 }
 

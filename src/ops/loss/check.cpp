@@ -4,9 +4,6 @@
 #include "core/check.hpp"
 #include "ops/index_list.hpp"
 
-#include <array>
-#include <utility>
-
 namespace everglow::loss {
 
 void check(const LossQuery& query) {
@@ -24,8 +21,6 @@ void check(const LossQuery& query) {
 }
 
 namespace {
-
-using Named = std::pair<std::string_view, ConstTensorView>;
 
 /// A matrix whose columns are contiguous and whose rows follow one another without overlap.
 void require_matrix_strides(std::string_view where, std::string_view argument, const ConstTensorView& view) {
@@ -57,22 +52,13 @@ LossForward check_forward(std::string_view where, const LossQuery& query, const 
   return t;
 }
 
-/// What is written shares no memory with what is read, nor with the rest of what is written.
-void require_all_apart(std::string_view where, std::span<const Named> written, std::span<const Named> others) {
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    for (const Named& other : others) require_apart(where, written[i].first, written[i].second, other.first, other.second);
-    for (std::size_t j = i + 1; j < written.size(); ++j)
-      require_apart(where, written[i].first, written[i].second, written[j].first, written[j].second);
-  }
-}
-
 }  // namespace
 
 LossForward check(const LossQuery& query, const LossForward& tensors) {
   constexpr std::string_view where = "loss.forward";
   const LossForward t = check_forward(where, query, tensors);
-  const std::array<Named, 2> written{Named{"loss", t.loss}, Named{"count", t.count}};
-  const std::array<Named, 4> others{Named{"x", t.x}, Named{"weight", t.weight}, Named{"bias", t.bias}, Named{"targets", t.targets}};
+  const NamedView written[] = {{"loss", t.loss}, {"count", t.count}};
+  const NamedView others[] = {{"x", t.x}, {"weight", t.weight}, {"bias", t.bias}, {"targets", t.targets}};
   require_all_apart(where, written, others);
   return t;
 }
@@ -94,10 +80,8 @@ LossBackward check(const LossQuery& query, const LossBackward& tensors) {
   require_gradient(where, "dbias", t.dbias, {d.classes}, d.dtype, device);
   require_unit_stride(where, "dbias", t.dbias);
   const LossForward& f = t.forward;
-  const std::array<Named, 5> written{Named{"loss", f.loss}, Named{"count", f.count}, Named{"dx", t.dx}, Named{"dweight", t.dweight},
-                                     Named{"dbias", t.dbias}};
-  const std::array<Named, 5> others{Named{"x", f.x}, Named{"weight", f.weight}, Named{"bias", f.bias}, Named{"targets", f.targets},
-                                    Named{"scale", t.scale}};
+  const NamedView written[] = {{"loss", f.loss}, {"count", f.count}, {"dx", t.dx}, {"dweight", t.dweight}, {"dbias", t.dbias}};
+  const NamedView others[] = {{"x", f.x}, {"weight", f.weight}, {"bias", f.bias}, {"targets", f.targets}, {"scale", t.scale}};
   require_all_apart(where, written, others);
   return t;
 }

@@ -62,9 +62,7 @@ void check(const PointwiseQuery& query, const PointwiseRun& t) {
   } else {
     require(!t.b.given(), ErrorCode::invalid_argument, where, "b: expected none for this operation, got ", to_string(t.b));
   }
-  require(op == Pointwise::dropout || (t.dropout_seed == 0 && t.dropout_offset == 0), ErrorCode::invalid_argument, where,
-          "dropout_seed, dropout_offset: expected 0 for an operation that drops nothing, got ", t.dropout_seed, " and ",
-          t.dropout_offset);
+  if (op != Pointwise::dropout) require_no_seed(where, t.dropout_seed, t.dropout_offset);
 }
 
 }  // namespace everglow::pointwise

@@ -165,12 +165,7 @@ class Checker {
   }
 
   void bytes(std::string_view argument, const ConstTensorView& view, std::size_t least) const {
-    require_tensor(where_, argument, view, {-1}, DType::u8, device_);
-    require_unit_stride(where_, argument, view);
-    require(static_cast<std::size_t>(view.size(0)) >= least, ErrorCode::invalid_argument, where_, argument, ": expected at least ",
-            least, " bytes, got ", view.size(0));
-    require(reinterpret_cast<std::uintptr_t>(view.data) % 64 == 0, ErrorCode::invalid_argument, where_, argument,
-            ": expected an address that is a multiple of 64 bytes");
+    require_bytes(where_, argument, view, least, device_);
   }
 
   void apart() const {
@@ -233,6 +228,7 @@ void check(const Contract& contract, const RecurrentForward& t) {
   checker.output("hn", t.hn, {parts, batch, checker.outputs()});
   checker.output("cn", t.cn, {parts, batch, d.hidden});
   checker.reserve(t.reserve, true);
+  if (d.dropout == 0) require_no_seed(where, t.dropout_seed, t.dropout_offset);
   checker.status(t.status);
   checker.apart();
 }
@@ -262,6 +258,7 @@ void check(const Contract& contract, const RecurrentBackward& t) {
   checker.output("dh0", t.dh0, {parts, batch, checker.outputs()});
   checker.output("dc0", t.dc0, {parts, batch, d.hidden});
   checker.weight_gradients(t.dweights);
+  if (d.dropout == 0) require_no_seed(where, t.dropout_seed, t.dropout_offset);
   checker.status(t.status);
   checker.apart();
 }
