@@ -100,43 +100,6 @@ inline void multiply_wide(Product p, std::int64_t vectors) {
   }
 }
 
-#if EVERGLOW_LANES == 16
-inline vfloat interleave_low(vfloat a, vfloat b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-}
-inline vfloat interleave_high(vfloat a, vfloat b) {
-  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-}
-#elif EVERGLOW_LANES == 8
-inline vfloat interleave_low(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
-inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
-#else
-inline vfloat interleave_low(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
-inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
-#endif
-
-/// One step of a transpose by interleaving rows i and i + lanes/2; log2(lanes) steps transpose.
-inline void transpose_step(const vfloat (&from)[lanes], vfloat (&to)[lanes]) {
-#pragma GCC unroll 8
-  for (int i = 0; i < lanes / 2; ++i) {
-    to[2 * i] = interleave_low(from[i], from[i + lanes / 2]);
-    to[2 * i + 1] = interleave_high(from[i], from[i + lanes / 2]);
-  }
-}
-inline void transpose(vfloat (&rows)[lanes]) {
-  vfloat other[lanes];
-  transpose_step(rows, other);
-  transpose_step(other, rows);
-  if constexpr (lanes == 16) {
-    transpose_step(rows, other);
-    transpose_step(other, rows);
-  } else if constexpr (lanes == 8) {
-    transpose_step(rows, other);
-#pragma GCC unroll 8
-    for (int i = 0; i < lanes; ++i) rows[i] = other[i];
-  }
-}
-
 /// Columns [column, column + lanes) of up to `lanes` rows; zeros beyond `count` rows and `width` columns.
 inline void load_square(vfloat (&square)[lanes], const FlashRows& rows, std::int64_t first, std::int64_t count, std::int64_t column,
                         std::int64_t width) {

@@ -96,21 +96,6 @@ void multiply(const PackedProduct& t) {
   }
 }
 
-#if EVERGLOW_LANES == 16
-inline vfloat interleave_low(vfloat a, vfloat b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-}
-inline vfloat interleave_high(vfloat a, vfloat b) {
-  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-}
-#elif EVERGLOW_LANES == 8
-inline vfloat interleave_low(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
-inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
-#else
-inline vfloat interleave_low(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
-inline vfloat interleave_high(vfloat a, vfloat b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
-#endif
-
 /// Reads `rows` rows of `count` elements each (the rest counts as zero) and turns them: vector l holds element l of every row.
 inline void load_turned(const float* from, std::int64_t stride, int rows, int count, vfloat (&out)[lanes]) {
   for (int r = 0; r < lanes; ++r) {
@@ -119,18 +104,7 @@ inline void load_turned(const float* from, std::int64_t stride, int rows, int co
     else
       out[r] = count == lanes ? load(from + r * stride) : load_part(from + r * stride, count);
   }
-  // log2(lanes) perfect shuffles of the rows are a transposition.
-#pragma GCC unroll 4
-  for (int round = 1; round < lanes; round *= 2) {
-    vfloat next[lanes];
-#pragma GCC unroll 8
-    for (int i = 0; i < lanes / 2; ++i) {
-      next[2 * i] = interleave_low(out[i], out[i + lanes / 2]);
-      next[2 * i + 1] = interleave_high(out[i], out[i + lanes / 2]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) out[i] = next[i];
-  }
+  transpose(out);
 }
 
 int smaller(std::int64_t a, int b) { return a < b ? static_cast<int>(a) : b; }

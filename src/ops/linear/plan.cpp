@@ -1,5 +1,6 @@
 // Chooses the row of a linear layer, explains the choice and its products, packs weights, and runs the row on checked tensors.
 #include "core/check.hpp"
+#include "core/hash.hpp"
 #include "ops/linear/check.hpp"
 #include "ops/tables.hpp"
 
@@ -17,15 +18,11 @@ struct LinearPlan::Impl {
 
 namespace {
 
-/// FNV-1a over a text that holds everything the packed form depends on. 0 stays free for "never packed".
+/// Of a text that holds everything the packed form depends on.
 std::uint64_t packing_key(const LinearQuery& query, std::string_view row) {
   const auto& d = query.description;
-  const std::string identity =
-      text("linear ", d.inputs, ' ', d.outputs, ' ', name(d.dtype), ' ', static_cast<int>(d.layout), ' ',
-           static_cast<int>(d.activation), ' ', d.training, ' ', query.device.name, ' ', name(query.isa), ' ', row);
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char c : identity) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return hash == 0 ? 1 : hash;
+  return hash_of(text("linear ", d.inputs, ' ', d.outputs, ' ', name(d.dtype), ' ', static_cast<int>(d.layout), ' ',
+                      static_cast<int>(d.activation), ' ', d.training, ' ', query.device.name, ' ', name(query.isa), ' ', row));
 }
 
 /// The products in the column-major view. With weights stored [inputs, outputs], m and n of the weight gradient change places.

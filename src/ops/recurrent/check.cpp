@@ -2,6 +2,7 @@
 #include "ops/recurrent/check.hpp"
 
 #include "core/check.hpp"
+#include "core/hash.hpp"
 #include "core/recurrent.hpp"
 
 #include <algorithm>
@@ -273,12 +274,8 @@ void check_pack(const Contract& contract, std::span<const RecurrentWeights> weig
 
 std::uint64_t packing_key(const RecurrentQuery& query, std::string_view row) {
   const RecurrentDescription& d = query.description;
-  const std::string words =
-      text("recurrent ", static_cast<int>(d.cell), ' ', d.inputs, ' ', d.hidden, ' ', d.layers, ' ', d.bidirectional, ' ',
-           d.projection, ' ', name(d.dtype), ' ', to_string(query.device.device), ' ', name(query.isa), ' ', row);
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : words) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
+  return hash_of(text("recurrent ", static_cast<int>(d.cell), ' ', d.inputs, ' ', d.hidden, ' ', d.layers, ' ', d.bidirectional,
+                      ' ', d.projection, ' ', name(d.dtype), ' ', to_string(query.device.device), ' ', name(query.isa), ' ', row));
 }
 
 }  // namespace everglow::recurrent
