@@ -19,7 +19,8 @@ constexpr std::int64_t block_n = 1024;        // 1 MiB of packed B, in L2
 constexpr std::int64_t kept_a = 1 << 18;      // floats of A up to which it is packed once instead of once for each block_n
 constexpr std::int64_t finish_columns = 128;  // columns of C that are completed before `finish` sees them
 constexpr double grain = 1 << 18;             // multiply-adds that are worth a thread
-constexpr std::int64_t stack_rows = 64;       // rows of A that gemm_packed packs at a time: each reads packed B once
+constexpr std::int64_t stack_rows = 64;       // rows of A that gemm_packed packs at a time
+constexpr std::int64_t stack_columns = 512;   // columns of packed B that they meet while those are in L2; whole panels
 constexpr std::int64_t stack_a = stack_rows * block_k;  // 64 KiB, on the stack
 constexpr std::int64_t most_slack = 16;                 // of any instruction set
 
@@ -203,27 +204,29 @@ void gemm_packed(Isa isa, std::int64_t m, std::int64_t k, std::int64_t n, const 
   }
   alignas(64) float packed_a[stack_a + most_slack];
   const auto* b = static_cast<const float*>(packed) + column_begin * k;
-  const std::int64_t blocks = (m + stack_rows - 1) / stack_rows;
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const std::int64_t i0 = m * block / blocks, rows = m * (block + 1) / blocks - i0;
-    // One row panel reads B once whatever the depth; with more, a panel of B stays in L1 for all of them.
-    const std::int64_t deep = rows <= kernels.rows ? stack_a / rows : block_k;
-    const std::int64_t step = rows <= kernels.rows ? columns : kernels.panel_columns;
-    for (std::int64_t l = 0; l < k; l += deep) {
-      const std::int64_t depth = std::min(deep, k - l);
-      kernels.pack_a(false, a + i0 * lda + l, lda, rows, depth, packed_a);
-      for (std::int64_t j = 0; j < columns; j += step)
-        kernels.multiply({.m = rows,
-                          .n = std::min(step, columns - j),
-                          .k = depth,
-                          .a = packed_a,
-                          .b = b + j * k + l * kernels.panel_columns,
-                          .panel_stride = k * kernels.panel_columns,
-                          .c = c + i0 * ldc + column_begin + j,
-                          .ldc = ldc,
-                          .load_c = l > 0 || accumulate});
-    }
-  }
+  const std::int64_t blocks = (m + stack_rows - 1) / stack_rows, most_rows = (m + blocks - 1) / blocks;
+  // One row panel reads B once whatever the depth; with more, a panel of B stays near for all of them, and with several blocks of
+  // rows a group of panels stays in L2.
+  const std::int64_t deep = most_rows <= kernels.rows ? stack_a / most_rows : std::min(2 * block_k, stack_a / most_rows);
+  const std::int64_t step = most_rows <= kernels.rows ? columns : kernels.panel_columns;
+  const std::int64_t group = blocks == 1 ? columns : stack_columns;
+  for (std::int64_t g = 0; g < columns; g += group)
+    for (std::int64_t l = 0; l < k; l += deep)
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        const std::int64_t i0 = m * block / blocks, rows = m * (block + 1) / blocks - i0;
+        const std::int64_t depth = std::min(deep, k - l), last = std::min(g + group, columns);
+        kernels.pack_a(false, a + i0 * lda + l, lda, rows, depth, packed_a);
+        for (std::int64_t j = g; j < last; j += step)
+          kernels.multiply({.m = rows,
+                            .n = std::min(step, last - j),
+                            .k = depth,
+                            .a = packed_a,
+                            .b = b + j * k + l * kernels.panel_columns,
+                            .panel_stride = k * kernels.panel_columns,
+                            .c = c + i0 * ldc + column_begin + j,
+                            .ldc = ldc,
+                            .load_c = l > 0 || accumulate});
+      }
 }
 
 }  // namespace everglow
