@@ -1,6 +1,8 @@
 // The parts of dispatch.hpp that do not depend on a layer.
 #include "core/dispatch.hpp"
 
+#include "core/check.hpp"
+
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -28,8 +30,8 @@ int wished_threads() {
 }  // namespace
 
 int threads_of(const DeviceDescription& device) {
-  if (device.cores < 1) throw Error(ErrorCode::invalid_argument, "device", text("cores: expected 1 ... ", most_threads, ", got ", device.cores));
-  return wished_threads() > 0 ? wished_threads() : device.cores;
+  require(device.cores >= 1, ErrorCode::invalid_argument, "device", "cores: expected 1 or more, got ", device.cores);
+  return wished_threads() > 0 ? wished_threads() : std::min(device.cores, most_threads);
 }
 
 int default_threads() { return threads_of(Device::cpu()); }

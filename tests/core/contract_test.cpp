@@ -126,7 +126,7 @@ TEST(Plans, TakeThreadsAndInstructionsFromTheDescription) {
   EXPECT_EQ(error_of([&] { PointwisePlan({}, {4}, device); }),
             "[device] isa: expected portable, avx2, avx512 or amx (for example avx2), got \"sse9\"");
   device.isa = "portable", device.cores = 0;
-  EXPECT_EQ(error_of([&] { PointwisePlan({}, {4}, device); }), "[device] cores: expected 1 ... 4096, got 0");
+  EXPECT_EQ(error_of([&] { PointwisePlan({}, {4}, device); }), "[device] cores: expected 1 or more, got 0");
 }
 
 TEST(Status, IsReadThrownAndCleared_sanitize) {

@@ -151,8 +151,11 @@ constexpr Entry forwards[] = {
     {"packed but never filled", "linear.forward", invalid, "packed.key: expected", [](Linear& w) { w.forward.packed = &w.packed; }},
     {"packed for another description", "linear.forward", invalid, "weights packed by another row or for another description",
      [](Linear& w) { w.pack_for_another(), w.forward.packed = &w.packed; }},
-    {"packed bytes too few", "linear.forward", invalid, "packed.bytes: expected",
+    {"packed bytes too few", "linear.forward", invalid, "packed.bytes: expected at least ",
      [](Linear& w) { --w.packed.bytes.shape[0], w.forward.packed = &w.packed; }},
+    {"packed bytes off the cache line", "linear.forward", invalid,
+     "packed.bytes: expected an address that is a multiple of 64 bytes",
+     [](Linear& w) { w.packed.bytes.data = static_cast<char*>(w.packed.bytes.data) + 8, w.forward.packed = &w.packed; }},
     {"packed where the row has no such form", "linear.forward", ErrorCode::unsupported, "packed: expected none",
      [](Linear& w) {
        w.plan = LinearPlan(w.description, w.sizes, Device::cpu(), {.force = "reference.linear"});
