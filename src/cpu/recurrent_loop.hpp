@@ -40,12 +40,14 @@ LoopSplit split_loop(const RecurrentShape& shape, int threads, std::int64_t grai
 /// Threads that the work of a loop is worth.
 int loop_threads(const RecurrentShape& shape, int threads);
 
-/// Calls f(part, barrier) for each part. Where the runtime gives fewer threads than asked, one thread does all of it.
+/// Calls f(part, barrier) for each part. Where the runtime gives fewer threads than asked, one thread does all of it. f may
+/// not throw: the other threads would wait for it for ever.
 template <class F>
 void run_loop(const RecurrentShape& shape, int threads, std::int64_t grain, const F& f) {
+  const LoopSplit whole = split_loop(shape, 1, grain);  // here, since it allocates
   const auto alone = [&] {
     SpinBarrier nobody(1);
-    for (const LoopPart& part : split_loop(shape, 1, grain).parts) f(part, nobody);
+    for (const LoopPart& part : whole.parts) f(part, nobody);
   };
   const int wanted = loop_threads(shape, threads);
   if (wanted == 1) return alone();
