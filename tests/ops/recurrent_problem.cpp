@@ -187,7 +187,7 @@ RecurrentForward forward_tensors(const RecurrentProblem& p, const RecurrentResul
   if (p.description.training) t.reserve = TensorView(r.reserve.data(), DType::u8, {static_cast<std::int64_t>(r.reserve.bytes())});
   if (p.description.lengths) t.lengths = p.lengths;
   if (p.description.resets) t.resets = p.resets;
-  t.dropout_seed = p.dropout_seed, t.dropout_offset = p.dropout_offset;
+  if (p.description.dropout > 0) t.dropout_seed = p.dropout_seed, t.dropout_offset = p.dropout_offset;
   return t;
 }
 
@@ -198,7 +198,7 @@ RecurrentBackward backward_tensors(const RecurrentProblem& p, const RecurrentRes
   t.reserve = ConstTensorView(r.reserve.data(), DType::u8, {static_cast<std::int64_t>(r.reserve.bytes())});
   if (p.description.lengths) t.lengths = p.lengths;
   if (p.description.resets) t.resets = p.resets;
-  t.dropout_seed = p.dropout_seed, t.dropout_offset = p.dropout_offset;
+  if (p.description.dropout > 0) t.dropout_seed = p.dropout_seed, t.dropout_offset = p.dropout_offset;
   t.dy = p.dy, t.dhn = p.dhn, t.dcn = p.dcn;
   t.dx = r.dx, t.dh0 = r.dh0, t.dc0 = r.dc0;
   t.dweights = gradients;
