@@ -15,8 +15,8 @@ struct Attention {
       .heads = 4, .kv_heads = 2, .head_dim = 8, .alibi = true, .bias = true, .key_lengths = true, .training = true};
   AttentionSizes sizes{.batch = 2, .queries = 3, .keys = 5};
   DeviceDescription device = Device::cpu();
-  PlanOptions options;
-  AttentionPlan plan{description, sizes};
+  PlanOptions options{.threads = 2};  // a workspace that fits the pool on any machine
+  AttentionPlan plan{description, sizes, device, options};
   TensorView q = queries(), k = keys(), v = keys(), o = queries(), lse = pool.tensor(DType::f32, {2, 4, 3});
   TensorView lengths = pool.tensor(DType::i32, {2}), slopes = pool.tensor(DType::f32, {4});
   TensorView bias = pool.tensor(DType::f32, {1, 4, 3, 5});
@@ -172,7 +172,7 @@ constexpr Entry backwards[] = {
     {"plan without training", "attention.backward", invalid, "expected a description with training, got one without",
      [](Attention& w) {
        w.description.training = false;
-       w.plan = AttentionPlan(w.description, w.sizes);
+       w.plan = AttentionPlan(w.description, w.sizes, w.device, w.options);
      }},
     {"o missing in backward", "attention.backward", invalid, "o: expected [2, 3, 4, 8] f32 cpu, got not given",
      [](Attention& w) { w.backward.o = {}; }},
