@@ -1,5 +1,4 @@
-// Softmax: every case, every accepting row, forward and backward, against the reference in f64.
-#include "cases/case.hpp"
+// Softmax beside its cases: what NaN, infinities and masks give, the same bits, gradients as differences.
 #include "support/tensor.hpp"
 
 #include <everglow/softmax.hpp>
@@ -12,84 +11,7 @@
 namespace everglow {
 namespace {
 
-using cases::Case;
 using test::HostTensor;
-
-SoftmaxDescription description_of(const Case& c) {
-  return {.dtype = parse_dtype(c.text("dtype", "f32")),
-          .log = c.flag("log"),
-          .masked_row = c.text("masked_row", "nan") == "zero" ? MaskedRow::zero : MaskedRow::nan};
-}
-
-/// The rows that accept a description.
-std::vector<std::string> rows_for(const SoftmaxDescription& d, const SoftmaxSizes& sizes) {
-  std::vector<std::string> out;
-  for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
-    try {
-      const SoftmaxPlan plan(d, sizes, Device::cpu(), {.force = row});
-      out.push_back(row);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
-    }
-  }
-  return out;
-}
-
-class SoftmaxCases : public testing::TestWithParam<Case> {};
-
-/// |y| <= 1 is a quotient of exponentials of sums of n terms: with roundoff u of f32 arithmetic and u_s of the storage type the
-/// error is at most (4 + n) u |y| of the sum and the exponential (whose argument is exact to u |x - max|), plus one rounding.
-/// Below f16's smallest normal number that rounding is half of 2^-24 instead of a share of y.
-std::vector<double> forward_bound(const std::vector<double>& y, const SoftmaxDescription& d, std::int64_t columns, double range) {
-  const double u = test::unit_roundoff(DType::f32), storage = test::unit_roundoff(d.dtype);
-  const double least = d.dtype == DType::f16 ? 0x1p-25 : 1e-37;
-  std::vector<double> bound;
-  for (const double value : y) {
-    const double scale = d.log ? 1 + std::fabs(value) : std::fabs(value);
-    bound.push_back((std::isfinite(scale) ? scale : 0) * ((4 + static_cast<double>(columns) + range) * u + storage) + least);
-  }
-  return bound;
-}
-
-TEST_P(SoftmaxCases, EveryRowAgreesWithTheReference) {
-  const Case& c = GetParam();
-  const SoftmaxDescription d = description_of(c);
-  const SoftmaxSizes sizes{c.integer("rows", 1), c.integer("columns", 1)};
-  const std::vector<std::int64_t> shape{sizes.rows, sizes.columns};
-  HostTensor x(d.dtype, shape, sizes.columns + 3), dy(d.dtype, shape);
-  x.uniform(1, -4, 4);
-  dy.uniform(2, -1, 1);
-  if (d.masked_row == MaskedRow::zero)
-    for (std::int64_t i = 0; i < sizes.columns; ++i) x.put(i, -std::numeric_limits<double>::infinity());
-  SoftmaxDescription exact = d;
-  exact.dtype = DType::f64;
-  HostTensor x64(DType::f64, shape), y64(DType::f64, shape), dy64(DType::f64, shape), dx64(DType::f64, shape);
-  x64.set(x.values());
-  dy64.set(dy.values());
-  const SoftmaxPlan reference(exact, sizes, Device::cpu(), {.force = "reference.softmax"});
-  reference.forward({x64, y64}, {});
-  reference.backward({y64, dy64, dx64}, {});
-
-  for (const auto& row : rows_for(d, sizes)) {
-    SCOPED_TRACE(row);
-    const SoftmaxPlan plan(d, sizes, Device::cpu(), {.force = row});
-    const test::Scratch scratch(plan.workspace_bytes());
-    HostTensor y(d.dtype, shape, sizes.columns + 1), dx(d.dtype, shape);
-    plan.forward({x, y}, {scratch.data(), scratch.bytes()});
-    EXPECT_EQ("", test::compare(y.values(), y64.values(), forward_bound(y64.values(), d, sizes.columns, 8)));
-    plan.backward({y, dy, dx}, {scratch.data(), scratch.bytes()});
-    // y carries the error above into y (dy - sum y dy); the sum has |terms| <= 1.
-    const double u = test::unit_roundoff(DType::f32), storage = test::unit_roundoff(d.dtype);
-    const double reach = d.log ? 1 + static_cast<double>(sizes.columns) : 2;
-    EXPECT_EQ("",
-              test::compare(dx.values(), dx64.values(), reach * (3 * (static_cast<double>(sizes.columns) + 12) * u + 3 * storage)));
-    EXPECT_TRUE(y.guards_intact() && dx.guards_intact() && scratch.guards_intact());
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Cpu, SoftmaxCases, testing::ValuesIn(cases::tested("softmax")), [](const auto& info) {
-  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
-});
 
 constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
 

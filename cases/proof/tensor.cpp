@@ -1,5 +1,5 @@
-// Tensors of tests.
-#include "support/tensor.hpp"
+// Tensors of proofs and tests.
+#include "cases/proof/tensor.hpp"
 
 #include <cmath>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include <limits>
 #include <sstream>
 
-namespace everglow::test {
+namespace everglow::proof {
 namespace {
 
 constexpr std::size_t guard_bytes = 256;
@@ -197,4 +197,4 @@ std::string compare(const std::vector<double>& actual, const std::vector<double>
   return compare(actual, expected, std::vector<double>(expected.size(), bound));
 }
 
-}  // namespace everglow::test
+}  // namespace everglow::proof

@@ -1,0 +1,46 @@
+// Which layer a case belongs to, and what all proofs share.
+#include "cases/proof/proof.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace everglow::proof {
+
+Finding finding(std::string_view direction, std::string_view tensor, const std::vector<double>& actual,
+                const std::vector<double>& expected, const std::vector<double>& bound) {
+  Finding out{.direction = std::string(direction), .tensor = std::string(tensor), .fault = compare(actual, expected, bound)};
+  for (std::size_t i = 0; i < std::min(actual.size(), expected.size()); ++i) {
+    const double error = std::fabs(actual[i] - expected[i]);  // NaN for what is infinite or NaN in both
+    if (error > 0) out.share = std::max(out.share, bound[i] > 0 ? error / bound[i] : std::numeric_limits<double>::infinity());
+  }
+  return out;
+}
+
+Finding untouched(std::string_view direction, bool guards_intact) {
+  return {.direction = std::string(direction),
+          .tensor = "guards",
+          .fault = guards_intact ? "" : "memory outside the outputs and the workspace was written"};
+}
+
+std::unique_ptr<Proof> make_proof(const cases::Case& c) {
+  if (c.layer == "softmax") return softmax_proof(c);
+  throw std::invalid_argument("case: unknown layer \"" + c.layer + "\"");
+}
+
+std::vector<std::string> accepting_rows(const Proof& proof) {
+  std::vector<std::string> out;
+  for (const ExplanationRow& row : proof.explain({}).rows) {
+    try {
+      const PlanOptions options{.force = row.name};
+      proof.explain(options);
+      out.push_back(row.name);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;
+    }
+  }
+  return out;
+}
+
+}  // namespace everglow::proof

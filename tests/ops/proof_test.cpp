@@ -1,0 +1,28 @@
+// Every case of every layer, on every row that accepts it, forward and backward, against the reference in f64: the proofs of
+// cases/proof, which also state the bounds.
+#include "cases/proof/proof.hpp"
+
+#include <gtest/gtest.h>
+
+namespace everglow {
+namespace {
+
+class EveryRow : public testing::TestWithParam<cases::Case> {};
+
+TEST_P(EveryRow, AgreesWithTheReference) {
+  const auto proof = proof::make_proof(GetParam());
+  for (const std::string& row : proof::accepting_rows(*proof))
+    for (const bool deterministic : {false, true}) {
+      SCOPED_TRACE(row + (deterministic ? " deterministic" : ""));
+      for (const auto& finding : proof->run({.threads = 2, .force = row, .deterministic = deterministic}))
+        EXPECT_EQ("", finding.fault) << finding.direction << ' ' << finding.tensor;
+    }
+}
+
+const auto name_of = [](const auto& info) {
+  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
+};
+INSTANTIATE_TEST_SUITE_P(Softmax, EveryRow, testing::ValuesIn(cases::tested("softmax")), name_of);
+
+}  // namespace
+}  // namespace everglow
