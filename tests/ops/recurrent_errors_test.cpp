@@ -1,5 +1,6 @@
 // Errors and explanations of the recurrent layer.
-#include "ops/recurrent_problem.hpp"
+#include "cases/proof/recurrent_problem.hpp"
+#include "support/tensor.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +9,8 @@
 namespace everglow {
 namespace {
 
+using proof::RecurrentProblem;
 using test::HostTensor;
-using test::RecurrentProblem;
 using test::Scratch;
 
 void expect_error(ErrorCode code, const std::string& text, const std::function<void()>& f) {
@@ -26,7 +27,7 @@ void expect_error(ErrorCode code, const std::string& text, const std::function<v
 struct RecurrentErrors : testing::Test {
   RecurrentProblem p{cases::parse("recurrent steps=3 batch=2 inputs=4 hidden=5 lengths=full dense=1")};
   RecurrentPlan plan{p.description, p.sizes};
-  test::RecurrentResult r = blank_result(p, plan);
+  proof::RecurrentResult r = blank_result(p, plan);
   std::vector<RecurrentWeights> weights = p.weight_views();
   std::vector<RecurrentWeightGradients> gradients = gradient_views(r);
   RecurrentForward forward = forward_tensors(p, r, weights);
@@ -162,7 +163,7 @@ TEST_F(RecurrentErrors, AWrongPackingIsRefused_sanitize) {
 void option_fails(const std::string& line, const std::string& text, const std::function<void(RecurrentForward&)>& spoil) {
   const RecurrentProblem p(cases::parse("recurrent steps=3 batch=2 inputs=4 hidden=5 dense=1 " + line));
   const RecurrentPlan plan(p.description, p.sizes);
-  const test::RecurrentResult r = blank_result(p, plan);
+  const proof::RecurrentResult r = blank_result(p, plan);
   const auto weights = p.weight_views();
   RecurrentForward t = forward_tensors(p, r, weights);
   spoil(t);

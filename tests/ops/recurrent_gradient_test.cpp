@@ -1,5 +1,6 @@
 // Gradients of the recurrent reference by finite differences in f64: every input, both directions, any length.
-#include "ops/recurrent_problem.hpp"
+#include "cases/proof/recurrent_problem.hpp"
+#include "support/tensor.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,14 +10,14 @@
 namespace everglow {
 namespace {
 
+using proof::RecurrentProblem;
 using test::HostTensor;
-using test::RecurrentProblem;
 
 /// The loss whose gradient is asked for: the valid part of y against dy, and hn, cn against dhn, dcn.
 double loss(const RecurrentProblem& p) {
   RecurrentProblem inference = p;
   inference.description.training = false;
-  const test::RecurrentResult r = test::run(inference, {.force = "reference.recurrent"});
+  const proof::RecurrentResult r = proof::run_recurrent(inference, {.force = "reference.recurrent"});
   const std::int64_t width = r.y.const_view().size(2);
   double sum = 0;
   for (std::int64_t b = 0; b < p.sizes.batch; ++b)
@@ -58,7 +59,7 @@ class RecurrentGradients : public testing::TestWithParam<const char*> {};
 
 TEST_P(RecurrentGradients, ReferenceAgreesWithFiniteDifferences) {
   RecurrentProblem p(cases::parse(GetParam()));
-  const test::RecurrentResult r = test::run(p, {.force = "reference.recurrent"});
+  const proof::RecurrentResult r = proof::run_recurrent(p, {.force = "reference.recurrent"});
   EXPECT_TRUE(r.guards);
   expect_gradient(p, p.x, r.dx, "x");
   expect_gradient(p, p.h0, r.dh0, "h0");

@@ -1,7 +1,8 @@
 // What the options of a recurrent layer mean, apart from numbers: a stack is its layers one after the other, a reset is a new
 // beginning, dropout drops what Philox names, and the cells compute what torch's do.
+#include "cases/proof/recurrent_problem.hpp"
 #include "core/philox.hpp"
-#include "ops/recurrent_problem.hpp"
+#include "support/tensor.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +12,10 @@
 namespace everglow {
 namespace {
 
+using proof::HostWeights;
+using proof::RecurrentProblem;
+using proof::RecurrentResult;
 using test::HostTensor;
-using test::HostWeights;
-using test::RecurrentProblem;
-using test::RecurrentResult;
 
 PlanOptions same_bits_of(const std::string& row) { return {.threads = 2, .force = row, .deterministic = true}; }
 
@@ -63,19 +64,19 @@ TEST(RecurrentOptions, AStackIsItsLayersOneAfterTheOther_sanitize) {
     for (const std::string more : {"", " dropout=0.5", " dropout=0.5 lengths=random resets=1 bidirectional=1"}) {
       const RecurrentProblem p(cases::parse("recurrent steps=4 batch=3 inputs=5 hidden=9 layers=3 dense=1 cell=" + cell + more));
       for (const auto& row : kernels("recurrent", DeviceKind::cpu)) {
-        if (!test::accepts(row, p)) continue;
+        if (!proof::accepts(row, p)) continue;
         SCOPED_TRACE(row + ' ' + cell + more);
-        const RecurrentResult whole = test::run(p, same_bits_of(row));
+        const RecurrentResult whole = proof::run_recurrent(p, same_bits_of(row));
         std::vector<RecurrentProblem> layers;
         std::vector<RecurrentResult> results;
         for (std::int64_t i = 0; i < 3; ++i) {
           layers.push_back(layer_of(p, i, i == 0 ? p.x : masked(p, i - 1, results.back().y)));
-          results.push_back(test::run(layers.back(), same_bits_of(row)));
+          results.push_back(proof::run_recurrent(layers.back(), same_bits_of(row)));
         }
         EXPECT_EQ(results[2].y.values(), whole.y.values());
         for (std::size_t i = 3; i-- > 0;) {
           if (i < 2) layers[i].dy = masked(p, static_cast<std::int64_t>(i), results[i + 1].dx);
-          results[i] = test::run(layers[i], same_bits_of(row));
+          results[i] = proof::run_recurrent(layers[i], same_bits_of(row));
           const auto count = results[i].hn.const_view().elements(), first = static_cast<std::int64_t>(i) * count;
           EXPECT_EQ(results[i].hn.values(), range(whole.hn, first, count)) << "layer " << i;
           EXPECT_EQ(results[i].dh0.values(), range(whole.dh0, first, count)) << "layer " << i;
@@ -100,9 +101,9 @@ TEST(RecurrentOptions, AResetIsANewBeginning_sanitize) {
     p.resets.fill(0);
     for (std::int64_t b = 0; b < 3; ++b) p.resets.put(2 * 3 + b, 255);
     for (const auto& row : kernels("recurrent", DeviceKind::cpu)) {
-      if (!test::accepts(row, p)) continue;
+      if (!proof::accepts(row, p)) continue;
       SCOPED_TRACE(row + ' ' + cell);
-      const RecurrentResult whole = test::run(p, same_bits_of(row));
+      const RecurrentResult whole = proof::run_recurrent(p, same_bits_of(row));
       std::int64_t first = 0;
       for (const std::int64_t steps : {2, 3}) {
         RecurrentProblem part(cases::parse("recurrent steps=" + std::to_string(steps) + sizes));
@@ -116,7 +117,7 @@ TEST(RecurrentOptions, AResetIsANewBeginning_sanitize) {
           for (std::int64_t i = 0; i < count; ++i) tensor.put(direction * count + i, 0);
         };
         clear(part.h0, outside), clear(part.c0, outside), clear(part.dhn, inside), clear(part.dcn, inside);
-        const RecurrentResult r = test::run(part, same_bits_of(row));
+        const RecurrentResult r = proof::run_recurrent(part, same_bits_of(row));
         EXPECT_EQ(r.y.values(), range(whole.y, first * 3 * p.width(), steps * 3 * p.width())) << steps;
         EXPECT_EQ(r.dx.values(), range(whole.dx, first * 3 * 5, steps * 3 * 5)) << steps;
         const std::int64_t count = r.hn.const_view().elements() / 2;
@@ -141,10 +142,10 @@ TEST(RecurrentOptions, ResetsAtTheEndsOfARow_sanitize) {
   zero.h0.set(p.h0.values()), zero.c0.set(p.c0.values());
   for (std::int64_t i = 0; i < 2 * 19; ++i) zero.h0.put(i, 0), zero.c0.put(i, 0);  // forward, of the rows with a step
   for (const auto& row : kernels("recurrent", DeviceKind::cpu)) {
-    if (!test::accepts(row, p)) continue;
+    if (!proof::accepts(row, p)) continue;
     SCOPED_TRACE(row);
-    const auto actual = test::run(flagged, same_bits_of(row)).outputs();
-    auto expected = test::run(zero, same_bits_of(row)).outputs();
+    const auto actual = proof::run_recurrent(flagged, same_bits_of(row)).outputs();
+    auto expected = proof::run_recurrent(zero, same_bits_of(row)).outputs();
     for (auto& [name, tensor] : expected)
       for (std::int64_t i = 0; (name == "dh0" || name == "dc0") && i < 2 * 19; ++i) tensor.put(i, 0);
     for (std::size_t i = 0; i < expected.size(); ++i)
@@ -159,17 +160,17 @@ TEST(RecurrentOptions, DropoutCountersAndSeeds_sanitize) {
   EXPECT_EQ(counters({.inputs = 4, .hidden = 7, .layers = 2, .bidirectional = true, .projection = 2, .dropout = 0.5F}), 30U);
   RecurrentProblem p(cases::parse("recurrent steps=4 batch=3 inputs=5 hidden=9 layers=2 dropout=0.5 training=0"));
   for (const auto& row : kernels("recurrent", DeviceKind::cpu)) {
-    if (!test::accepts(row, p)) continue;
-    const auto first = test::run(p, same_bits_of(row)).y.values();
+    if (!proof::accepts(row, p)) continue;
+    const auto first = proof::run_recurrent(p, same_bits_of(row)).y.values();
     RecurrentProblem other = p;
     other.dropout_seed += 1;
-    EXPECT_NE(first, test::run(other, same_bits_of(row)).y.values()) << row;
+    EXPECT_NE(first, proof::run_recurrent(other, same_bits_of(row)).y.values()) << row;
     other = p, other.dropout_offset += 1;
-    EXPECT_NE(first, test::run(other, same_bits_of(row)).y.values()) << row;
+    EXPECT_NE(first, proof::run_recurrent(other, same_bits_of(row)).y.values()) << row;
     RecurrentProblem one(cases::parse("recurrent steps=4 batch=3 inputs=5 hidden=9 dropout=0.5 training=0"));
-    const auto with = test::run(one, same_bits_of(row)).y.values();
+    const auto with = proof::run_recurrent(one, same_bits_of(row)).y.values();
     one.description.dropout = 0;  // one layer has nothing to drop
-    EXPECT_EQ(with, test::run(one, same_bits_of(row)).y.values()) << row;
+    EXPECT_EQ(with, proof::run_recurrent(one, same_bits_of(row)).y.values()) << row;
   }
 }
 
@@ -190,8 +191,8 @@ TEST(RecurrentOptions, CellsOfOneUnitByHand_sanitize) {
     const std::vector<double> w_ih{0.3, -0.4, 0.5}, w_hh{0.7, -0.8, 0.9}, b_ih{0.01, 0.02, 0.03}, b_hh{0.04, 0.05, 0.06};
     w.w_ih.set(w_ih), w.w_hh.set(w_hh), w.b_ih.set(b_ih), w.b_hh.set(b_hh);
     for (const auto& row : kernels("recurrent", DeviceKind::cpu)) {
-      if (!test::accepts(row, p)) continue;
-      const RecurrentResult result = test::run(p, same_bits_of(row));
+      if (!proof::accepts(row, p)) continue;
+      const RecurrentResult result = proof::run_recurrent(p, same_bits_of(row));
       EXPECT_NEAR(result.y.at(0), expected, 1e-6) << cell << ' ' << row;  // f32: a few units of 2^-24
       EXPECT_EQ(result.y.at(0), result.hn.at(0)) << cell << ' ' << row;
     }
@@ -205,8 +206,8 @@ TEST(RecurrentOptions, AGruResetsProductAndBias_sanitize) {
   p.weights[0].w_hh.fill(1), p.weights[0].b_hh.fill(1), p.weights[0].b_ih.fill(0);
   p.weights[0].b_ih.put(1, -200);  // z is zero, or e^-40 where exponents are bounded: h is the candidate
   for (const auto& row : kernels("recurrent", DeviceKind::cpu))
-    if (test::accepts(row, p)) {
-      EXPECT_NEAR(0.0, test::run(p, same_bits_of(row)).y.at(0), 1e-17) << row;
+    if (proof::accepts(row, p)) {
+      EXPECT_NEAR(0.0, proof::run_recurrent(p, same_bits_of(row)).y.at(0), 1e-17) << row;
     }
 }
 

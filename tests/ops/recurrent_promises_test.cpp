@@ -1,7 +1,8 @@
 // What a recurrent row promises beside numbers: the same bits however a run is cut, strides honoured, outputs that do not depend on
 // which others are asked for, and errors that say what was expected.
-#include "ops/recurrent_plain.hpp"
-#include "ops/recurrent_problem.hpp"
+#include "cases/proof/recurrent_plain.hpp"
+#include "cases/proof/recurrent_problem.hpp"
+#include "support/tensor.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +12,9 @@
 namespace everglow {
 namespace {
 
+using proof::RecurrentProblem;
+using proof::RecurrentResult;
 using test::HostTensor;
-using test::RecurrentProblem;
-using test::RecurrentResult;
 using test::Scratch;
 
 const PlanOptions same_bits{.threads = 2, .force = "cpu.recurrent_stepwise", .deterministic = true};
@@ -54,7 +55,7 @@ TEST(Recurrent, StepsRunOneByOneGiveTheSameBits_sanitize) {
   for (const std::string& kind : kinds) {
     SCOPED_TRACE(kind);
     const RecurrentProblem p(cases::parse("recurrent steps=6 batch=35 inputs=9 hidden=40 training=0 dense=1 " + kind));
-    const RecurrentResult whole = test::run(p, same_bits);
+    const RecurrentResult whole = proof::run_recurrent(p, same_bits);
     const RecurrentPlan plan(p.description, {1, 35}, Device::cpu(), same_bits);
     const auto weights = p.weight_views();
     const Scratch workspace(plan.workspace_bytes()), packed_bytes(plan.packed_bytes());
@@ -81,7 +82,7 @@ TEST(Recurrent, StepsRunOneByOneGiveTheSameBits_sanitize) {
 TEST(Recurrent, ALongSequenceIsItsPartsOneAfterTheOther) {
   for (const std::string kind : {"cell=lstm", "cell=gru layers=2"}) {
     const RecurrentProblem p(cases::parse("recurrent steps=70000 batch=1 inputs=2 hidden=5 training=0 dense=1 " + kind));
-    const RecurrentResult whole = test::run(p, same_bits);
+    const RecurrentResult whole = proof::run_recurrent(p, same_bits);
     const RecurrentPlan plan(p.description, {10000, 1}, Device::cpu(), same_bits);
     const auto weights = p.weight_views();
     const Scratch workspace(plan.workspace_bytes());
@@ -126,7 +127,7 @@ TEST(Recurrent, ARowDoesNotDependOnTheOthersOfItsBatch_sanitize) {
   for (const std::string& kind : kinds) {
     SCOPED_TRACE(kind);
     const RecurrentProblem p(cases::parse("recurrent steps=4 batch=40 inputs=6 hidden=24 training=0 dense=1 " + kind));
-    const RecurrentResult whole = test::run(p, same_bits);
+    const RecurrentResult whole = proof::run_recurrent(p, same_bits);
     RecurrentProblem one(cases::parse("recurrent steps=4 batch=1 inputs=6 hidden=24 training=0 dense=1 " + kind));
     one.weights = p.weights;
     for (const std::int64_t row : {0, 17, 39}) {
@@ -137,7 +138,7 @@ TEST(Recurrent, ARowDoesNotDependOnTheOthersOfItsBatch_sanitize) {
           const std::int64_t columns = to->const_view().size(2);
           to->put(i, from->at((i / columns * 40 + row) * columns + i % columns));
         }
-      const RecurrentResult alone = test::run(one, same_bits);
+      const RecurrentResult alone = proof::run_recurrent(one, same_bits);
       for (std::int64_t t = 0; t < 4; ++t)
         for (std::int64_t j = 0; j < p.width(); ++j)
           ASSERT_EQ(alone.y.at(t * p.width() + j), whole.y.at((t * 40 + row) * p.width() + j)) << "row " << row;
@@ -178,7 +179,7 @@ TEST(Recurrent, EachOutputIsTheSameWhenAskedForAlone_sanitize) {
   for (const auto& row : kernels("recurrent", DeviceKind::cpu))
     for (const std::string kind :
          {"", "cell=gru layers=2 dropout=0.5 resets=1", "cell=gru_reset_before", "cell=relu", "projection=3"}) {
-      if (!test::accepts(row, usual(kind))) continue;
+      if (!proof::accepts(row, usual(kind))) continue;
       SCOPED_TRACE(row + ' ' + kind);
       PlanOptions options = same_bits;
       options.force = row;
@@ -192,7 +193,7 @@ TEST(Recurrent, EachOutputIsTheSameWhenAskedForAlone_sanitize) {
 TEST(Recurrent, AccumulateAddsIntoTheWeightGradientsOnly_sanitize) {
   for (const auto& row : kernels("recurrent", DeviceKind::cpu))
     for (const std::string kind : {"", "cell=gru layers=2", "projection=3"}) {
-      if (!test::accepts(row, usual(kind))) continue;
+      if (!proof::accepts(row, usual(kind))) continue;
       PlanOptions options = same_bits;
       options.force = row;
       Session s(usual(kind), options);
@@ -279,9 +280,9 @@ TEST(Recurrent, AFaultInOneWeightIsSeen) {
   wrong.weights[0].w_hh = p.blank(DType::f32, {80, 20});
   wrong.weights[0].w_hh.set(p.weights[0].w_hh.values());
   wrong.weights[0].w_hh.put(777, p.weights[0].w_hh.at(777) + 1e-3);
-  const auto exact = test::run(p.as(DType::f64), {.force = "reference.recurrent"}).outputs(),
-             plain = test::plain_recurrent(p).outputs();
-  const auto faulty = test::run(wrong, same_bits).outputs();
+  const auto exact = proof::run_recurrent(p.as(DType::f64), {.force = "reference.recurrent"}).outputs(),
+             plain = proof::plain_recurrent(p).outputs();
+  const auto faulty = proof::run_recurrent(wrong, same_bits).outputs();
   for (std::size_t i = 0; i < exact.size(); ++i) {
     const auto expected = exact[i].second.values(), measure = plain[i].second.values();
     double allowed = 0;

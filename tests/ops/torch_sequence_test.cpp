@@ -1,6 +1,6 @@
 // The LSTM and attention against what PyTorch computed in f64: the reference in f64, and every row that takes f32. Padding is NaN.
+#include "cases/proof/recurrent_plain.hpp"
 #include "ops/attention_problem.hpp"
-#include "ops/recurrent_plain.hpp"
 #include "ops/small_layers.hpp"
 #include "ops/torch_vectors.hpp"
 
@@ -12,8 +12,8 @@
 namespace everglow {
 namespace {
 
-using test::RecurrentProblem;
-using test::RecurrentResult;
+using proof::RecurrentProblem;
+using proof::RecurrentResult;
 using test::TorchCase;
 using test::Values;
 
@@ -73,11 +73,11 @@ TEST(Torch, Lstm_sanitize) {
     SCOPED_TRACE(c.name);
     const RecurrentProblem p = lstm_problem(c);
     const RecurrentResult plain = plain_of(p);
-    expect_lstm(c, plain, test::run(p.as(DType::f64), {.force = "reference.recurrent"}), 0x1p-28);
+    expect_lstm(c, plain, proof::run_recurrent(p.as(DType::f64), {.force = "reference.recurrent"}), 0x1p-28);
     for (const auto& row : test::accepting_rows<RecurrentPlan>("recurrent", p.description, p.sizes))
       for (const bool packed : {false, true}) {
         SCOPED_TRACE(row + (packed ? " packed" : ""));
-        const RecurrentResult r = test::run(p, {.force = row}, {.packed = packed});
+        const RecurrentResult r = proof::run_recurrent(p, {.force = row}, {.packed = packed});
         expect_lstm(c, plain, r, 1);
         EXPECT_TRUE(r.guards);
       }

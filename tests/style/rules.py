@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     'gnmt': set(),
     'cli': {'cases'},
     'bench': {'cases'},
-    'cases': set(),
+    'cases': {'core'},
 }
 # Third-party headers and the only folders that may include them.
 THIRD_PARTY = {

@@ -2,10 +2,10 @@
 // outputs in the storage type. Their error against f64 is the measure of what a row may err.
 #pragma once
 
-#include "ops/recurrent_problem.hpp"
+#include "cases/proof/recurrent_problem.hpp"
 
-namespace everglow::test {
+namespace everglow::proof {
 
 RecurrentResult plain_recurrent(const RecurrentProblem& problem);
 
-}  // namespace everglow::test
+}  // namespace everglow::proof

@@ -1,12 +1,12 @@
-// Makes and runs the recurrent problems of the tests.
-#include "ops/recurrent_problem.hpp"
+// Makes and runs the recurrent problems of proofs and tests.
+#include "cases/proof/recurrent_problem.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 
-namespace everglow::test {
+namespace everglow::proof {
 namespace {
 
 constexpr std::int64_t gap = 5;  // elements between rows where a problem is not dense
@@ -212,7 +212,7 @@ bool accepts(const std::string& row, const RecurrentProblem& p) {
   return false;
 }
 
-RecurrentResult run(const RecurrentProblem& p, const PlanOptions& options, const RecurrentRun& how) {
+RecurrentResult run_recurrent(const RecurrentProblem& p, const PlanOptions& options, const RecurrentRun& how) {
   const RecurrentPlan plan(p.description, p.sizes, Device::cpu(), options);
   RecurrentResult r = blank_result(p, plan);
   std::vector<RecurrentWeights> weights = p.weight_views();
@@ -238,4 +238,4 @@ RecurrentResult run(const RecurrentProblem& p, const PlanOptions& options, const
   return r;
 }
 
-}  // namespace everglow::test
+}  // namespace everglow::proof

@@ -1,12 +1,12 @@
-// The plain recurrent layers of the tests: one layer, then one row of the batch after the other, sums from left to right.
-#include "ops/recurrent_plain.hpp"
+// The plain recurrent layers: one layer, then one row of the batch after the other, sums from left to right.
+#include "cases/proof/recurrent_plain.hpp"
 
 #include "core/philox.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-namespace everglow::test {
+namespace everglow::proof {
 namespace {
 
 float at(const HostTensor& tensor, std::int64_t i) { return tensor.const_view().given() ? static_cast<float>(tensor.at(i)) : 0.0F; }
@@ -282,4 +282,4 @@ RecurrentResult plain_recurrent(const RecurrentProblem& p) {
   return r;
 }
 
-}  // namespace everglow::test
+}  // namespace everglow::proof

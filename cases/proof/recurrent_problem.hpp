@@ -1,15 +1,15 @@
-// One recurrent problem of the tests: all tensors of a case, poisoned where nothing may be read, and the outputs of a run.
+// One recurrent problem of proofs and tests: all tensors of a case, poisoned where nothing may be read, and the outputs of a run.
 #pragma once
 
 #include "cases/case.hpp"
-#include "support/tensor.hpp"
+#include "cases/proof/tensor.hpp"
 
 #include <everglow/recurrent.hpp>
 
 #include <string>
 #include <vector>
 
-namespace everglow::test {
+namespace everglow::proof {
 
 struct HostWeights {
   HostTensor w_ih, w_hh, b_ih, b_hh, w_hr;
@@ -60,8 +60,8 @@ struct RecurrentRun {
   bool packed = false;
   bool backward = true;
 };
-RecurrentResult run(const RecurrentProblem& problem, const PlanOptions& options, const RecurrentRun& how = {});
-/// Forward into a result made by `blank_result`; apart from run so that tests can repeat a part.
+RecurrentResult run_recurrent(const RecurrentProblem& problem, const PlanOptions& options, const RecurrentRun& how = {});
+/// Forward into a result made by `blank_result`; apart from run_recurrent so that tests can repeat a part.
 RecurrentResult blank_result(const RecurrentProblem& problem, const RecurrentPlan& plan);
 RecurrentForward forward_tensors(const RecurrentProblem& problem, const RecurrentResult& result,
                                  const std::vector<RecurrentWeights>& weights);
@@ -70,4 +70,4 @@ RecurrentBackward backward_tensors(const RecurrentProblem& problem, const Recurr
                                    const std::vector<RecurrentWeightGradients>& gradients);
 std::vector<RecurrentWeightGradients> gradient_views(const RecurrentResult& result);
 
-}  // namespace everglow::test
+}  // namespace everglow::proof
