@@ -42,8 +42,8 @@ struct AttentionSizes {
 /// The tensors of a batch whose sequences have rows of their own. A packed batch has the rows of its sequences one after the other:
 /// q [total_queries, Hq, D], k and v [total_keys, Hk, D or Dv], o as q with Dv, lse [Hq, total_queries], gradients likewise; row
 /// cu_queries[b] of q is the first of sequence b and row cu_keys[b] of k its first key (the first entries are 0, the last ones the
-/// rows of q and of k; both never decrease). Its bias is [1|B, 1|Hq, queries, keys] in the plan's sizes: sequence b uses the rows and
-/// columns it has, and dbias is 0 in the others.
+/// rows of q and of k; both never decrease). Its bias is [1|B, 1|Hq, queries, keys] in the plan's sizes: sequence b uses the rows
+/// and columns it has, and dbias is 0 in the others.
 struct AttentionForward {
   ConstTensorView q{};  // [B, Sq, Hq, D], any strides whose last is 1
   ConstTensorView k{};  // [B, Sk, Hk, D]

@@ -12,4 +12,5 @@
 #include <everglow/recurrent.hpp>
 #include <everglow/runtime.hpp>
 #include <everglow/softmax.hpp>
+#include <everglow/storage.hpp>
 #include <everglow/tensor.hpp>

@@ -4,6 +4,7 @@
 
 #include <everglow/error.hpp>
 #include <everglow/export.hpp>
+#include <everglow/storage.hpp>
 
 #include <array>
 #include <cstddef>
@@ -23,14 +24,6 @@ EVERGLOW_API std::size_t size_of(DType dtype) noexcept;    ///< bytes of one ele
 EVERGLOW_API std::string_view name(DType dtype) noexcept;  ///< "f32", "f16", "bf16", "f64", "i32", "i64", "u8"
 EVERGLOW_API DType parse_dtype(std::string_view text);     ///< the names above, and fp32, fp16, half, float32, float16, bfloat16
 
-/// IEEE binary16, bit-compatible with CUDA's __half. Conversions round to nearest even.
-struct Half {
-  std::uint16_t bits = 0;
-};
-/// bfloat16, bit-compatible with CUDA's __nv_bfloat16. Conversions round to nearest even.
-struct BFloat16 {
-  std::uint16_t bits = 0;
-};
 EVERGLOW_API float to_float(Half value) noexcept;
 EVERGLOW_API float to_float(BFloat16 value) noexcept;
 EVERGLOW_API Half to_half(float value) noexcept;

@@ -3,6 +3,8 @@
 // here has internal linkage, so the linker never shares code between instruction sets.
 #pragma once
 
+#include <everglow/storage.hpp>
+
 #include <cstdint>
 
 #if defined(__AVX512F__)
@@ -19,9 +21,11 @@ namespace {
 constexpr int lanes = EVERGLOW_LANES;  // floats in one vector
 using vfloat = float __attribute__((vector_size(4 * EVERGLOW_LANES)));
 using vint = std::int32_t __attribute__((vector_size(4 * EVERGLOW_LANES)));
+using vuint = std::uint32_t __attribute__((vector_size(4 * EVERGLOW_LANES)));
 using vfloat_unaligned = float __attribute__((vector_size(4 * EVERGLOW_LANES), aligned(4), may_alias));
 
 inline vfloat splat(float value) { return value - vfloat{}; }
+inline vuint splat_bits(std::uint32_t bits) { return bits - vuint{}; }
 inline vfloat load(const float* p) { return *reinterpret_cast<const vfloat_unaligned*>(p); }
 inline void store(float* p, vfloat value) { *reinterpret_cast<vfloat_unaligned*>(p) = value; }
 
@@ -33,6 +37,79 @@ inline vfloat load_part(const float* p, int n, float filler = 0) {
 }
 inline void store_part(float* p, vfloat value, int n) {
   float buffer[lanes];
+  store(buffer, value);
+  for (int i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+// Storage of 16 bits: a load widens exactly, a store rounds to nearest even, as to_float, to_half and to_bfloat16 do, and NaN stays
+// a quiet NaN. With f16c the machine converts f16; elsewhere integer vectors do.
+using vshort = std::uint16_t __attribute__((vector_size(2 * EVERGLOW_LANES)));
+using vshort_unaligned = std::uint16_t __attribute__((vector_size(2 * EVERGLOW_LANES), aligned(2), may_alias));
+
+inline vuint load_bits(const void* p) { return __builtin_convertvector(*static_cast<const vshort_unaligned*>(p), vuint); }
+inline void store_bits(void* p, vuint bits) { *static_cast<vshort_unaligned*>(p) = __builtin_convertvector(bits, vshort); }
+
+inline vfloat load(const BFloat16* p) { return reinterpret_cast<vfloat>(load_bits(p) << 16); }
+inline void store(BFloat16* p, vfloat value) {
+  const vuint bits = reinterpret_cast<vuint>(value);
+  const vuint rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+  store_bits(p, (value == value ? rounded : bits | 0x400000U) >> 16);
+}
+
+#if defined(__F16C__) && defined(__GNUC__) && !defined(__clang__)
+using vshort_signed = short __attribute__((vector_size(2 * EVERGLOW_LANES), may_alias));
+inline vfloat load(const Half* p) {
+  const auto bits = reinterpret_cast<vshort_signed>(*reinterpret_cast<const vshort_unaligned*>(p));
+#if EVERGLOW_LANES == 16
+  return __builtin_ia32_vcvtph2ps512_mask(bits, vfloat{}, -1, 4);  // all lanes, the rounding of the thread
+#else
+  return __builtin_ia32_vcvtph2ps256(bits);
+#endif
+}
+inline void store(Half* p, vfloat value) {
+#if EVERGLOW_LANES == 16
+  const auto bits = __builtin_ia32_vcvtps2ph512_mask(value, 0, vshort_signed{}, -1);  // 0: to nearest even
+#else
+  const auto bits = __builtin_ia32_vcvtps2ph256(value, 0);
+#endif
+  *reinterpret_cast<vshort_unaligned*>(p) = reinterpret_cast<vshort>(bits);
+}
+#else
+inline vfloat load(const Half* p) {
+  const vuint bits = load_bits(p);
+  const vuint sign = (bits & 0x8000U) << 16, magnitude = (bits & 0x7fffU) << 13;
+  // A product with 2^112 moves the exponent to that of f32, subnormals included; infinities and NaN keep all its bits set.
+  const vuint moved = reinterpret_cast<vuint>(reinterpret_cast<vfloat>(magnitude) * 0x1p112F);
+  const vuint special = magnitude | 0x7f800000U | (magnitude > 0x0f800000U ? splat_bits(0x400000U) : splat_bits(0));
+  return reinterpret_cast<vfloat>((magnitude >= 0x0f800000U ? special : moved) | sign);
+}
+inline void store(Half* p, vfloat value) {
+  const vuint bits = reinterpret_cast<vuint>(value);
+  const vuint magnitude = bits & 0x7fffffffU;
+  const vuint rounded = (magnitude + 0xfffU + ((magnitude >> 13) & 1U) - 0x38000000U) >> 13;
+  // Below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits.
+  const vuint small = reinterpret_cast<vuint>(reinterpret_cast<vfloat>(magnitude) + 0.5F) - 0x3f000000U;
+  vuint half = magnitude < 0x38800000U ? small : rounded;
+  half = magnitude >= 0x477ff000U ? splat_bits(0x7c00U) : half;  // rounds to 65536 or more
+  half = magnitude > 0x7f800000U ? 0x7e00U | ((magnitude >> 13) & 0x1ffU) : half;
+  store_bits(p, half | ((bits >> 16) & 0x8000U));
+}
+#endif
+
+/// The first n elements (n < lanes) of storage of 16 bits; the rest is `filler`. Nothing past p[n-1] is read or written.
+template <class Short>
+inline vfloat load_part(const Short* p, int n, float filler = 0) {
+  Short buffer[lanes];
+  float whole[lanes];
+  for (int i = 0; i < lanes; ++i) buffer[i].bits = 0;
+  for (int i = 0; i < n; ++i) buffer[i] = p[i];
+  store(whole, load(buffer));
+  for (int i = n; i < lanes; ++i) whole[i] = filler;
+  return load(whole);
+}
+template <class Short>
+inline void store_part(Short* p, vfloat value, int n) {
+  Short buffer[lanes];
   store(buffer, value);
   for (int i = 0; i < n; ++i) p[i] = buffer[i];
 }

@@ -262,15 +262,17 @@ class Trainer {
   }
 
   Progress progress() const {
+    // A validation that follows a report at once has no step of its own to tell of.
+    const Window& w = window_.tokens > 0 ? window_ : reported_;
     Progress p;
     p.epoch = state_.epoch + 1;
     p.step = state_.step;
     p.part = part_of_run(length(), position());
-    p.loss = window_.targets > 0 ? window_.loss / static_cast<double>(window_.targets) : 0;
-    p.tokens_per_second = window_.seconds > 0 ? static_cast<double>(window_.tokens) / window_.seconds : 0;
-    p.padding = window_.positions > 0 ? 1 - static_cast<double>(window_.tokens) / static_cast<double>(window_.positions) : 0;
-    p.gradient_norm = window_.norm;
-    p.learning_rate = window_.rate;
+    p.loss = w.targets > 0 ? w.loss / static_cast<double>(w.targets) : 0;
+    p.tokens_per_second = w.seconds > 0 ? static_cast<double>(w.tokens) / w.seconds : 0;
+    p.padding = w.positions > 0 ? 1 - static_cast<double>(w.tokens) / static_cast<double>(w.positions) : 0;
+    p.gradient_norm = w.norm;
+    p.learning_rate = w.rate;
     p.seconds = state_.seconds;
     p.seconds_left = seconds_left(length(), position(), part_before_, since(begin_));
     return p;
@@ -278,6 +280,7 @@ class Trainer {
 
   void report() {
     if (report_) report_(progress());
+    reported_ = window_;
     window_ = {};
   }
 
@@ -365,6 +368,7 @@ class Trainer {
   double seconds_before_ = 0, part_before_ = 0;
   Clock::time_point begin_ = Clock::now();
   Window window_;
+  Window reported_;  // the last one that held steps
 };
 
 std::string checkpoint_in(const std::string& path) {

@@ -5,6 +5,8 @@
 #include "core/isa.hpp"
 #include "support/tensor.hpp"
 
+#include <everglow/tensor.hpp>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -167,6 +169,67 @@ TEST_P(SimdFunctionsTest, PartsOfVectors) {
       EXPECT_EQ(longer[static_cast<std::size_t>(i)], i < n ? static_cast<float>(10 * i) : -5.0F);
     }
   }
+}
+
+/// All patterns, and floats that are ties, neighbours of ties, too large or too small: the vector conversions are the scalar ones,
+/// which tests/core/dtype_test.cpp holds against the definition of the formats. NaN stays NaN with its sign.
+template <class Short, class Round>
+void expect_same_conversions(const SimdStorage<Short>& storage, int lanes, const Round& round) {
+  std::vector<Short> patterns(65536), back(65536);
+  for (std::size_t i = 0; i < patterns.size(); ++i) patterns[i].bits = static_cast<std::uint16_t>(i);
+  std::vector<float> wide(patterns.size());
+  storage.widen(patterns.data(), wide.data(), 65536);
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    const float expected = to_float(patterns[i]);
+    ASSERT_EQ(std::signbit(wide[i]), std::signbit(expected)) << i;
+    ASSERT_TRUE(std::isnan(expected) ? std::isnan(wide[i]) : wide[i] == expected) << i << ": " << wide[i];
+  }
+  std::vector<float> values = arguments({65504, 65519.996F, 65520, 0x1p-14F, 0x1p-24F, 0x1p-25F, 3.3895314e38F});
+  for (const float value : wide)
+    for (const float next : {std::nextafter(value, infinity), value, std::nextafter(value, -infinity)}) values.push_back(next);
+  for (std::size_t i = 0; i + 1 < wide.size(); ++i) {
+    const float middle = static_cast<float>((static_cast<double>(wide[i]) + static_cast<double>(wide[i + 1])) / 2);
+    values.insert(values.end(), {middle, std::nextafter(middle, infinity), std::nextafter(middle, -infinity)});
+  }
+  values.resize(values.size() / static_cast<std::size_t>(lanes) * static_cast<std::size_t>(lanes));
+  back.resize(values.size());
+  storage.round(values.data(), back.data(), static_cast<std::int64_t>(values.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(values[i])) {
+      ASSERT_TRUE(std::isnan(to_float(back[i])) && std::signbit(to_float(back[i])) == std::signbit(values[i])) << i;
+    } else {
+      ASSERT_EQ(back[i].bits, round(values[i]).bits) << values[i];
+    }
+  }
+}
+
+TEST_P(SimdFunctionsTest, StorageOf16Bits) {
+  expect_same_conversions(functions().half, functions().lanes, to_half);
+  expect_same_conversions(functions().bfloat16, functions().lanes, to_bfloat16);
+}
+
+/// The memory has exactly n elements, so that the sanitizers see a read or a write past them.
+template <class Short, class Round>
+void expect_parts(const SimdStorage<Short>& storage, int lanes, const Round& round) {
+  for (int n = 0; n < lanes; ++n) {
+    std::vector<Short> part(static_cast<std::size_t>(n));
+    for (int i = 0; i < n; ++i) part[static_cast<std::size_t>(i)] = round(static_cast<float>(i) + 0.5F);
+    std::vector<float> whole(static_cast<std::size_t>(lanes), nan);
+    storage.widen_part(part.data(), n, -infinity, whole.data());
+    for (int i = 0; i < lanes; ++i)
+      EXPECT_EQ(whole[static_cast<std::size_t>(i)], i < n ? static_cast<float>(i) + 0.5F : -infinity) << i << " of " << n;
+    for (float& value : whole) value = 3;
+    std::vector<Short> longer(static_cast<std::size_t>(lanes), round(-5));
+    storage.round_part(part.data(), whole.data(), n);
+    storage.round_part(longer.data(), whole.data(), n);
+    for (const Short value : part) EXPECT_EQ(to_float(value), 3);
+    for (int i = 0; i < lanes; ++i) EXPECT_EQ(to_float(longer[static_cast<std::size_t>(i)]), i < n ? 3.0F : -5.0F);
+  }
+}
+
+TEST_P(SimdFunctionsTest, PartsOfVectorsOf16Bits) {
+  expect_parts(functions().half, functions().lanes, to_half);
+  expect_parts(functions().bfloat16, functions().lanes, to_bfloat16);
 }
 
 /// Sums of whole numbers are exact in any order; any other sum is within (lanes - 1) u of the sum of magnitudes.

@@ -8,10 +8,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 namespace everglow::gnmt {
 namespace {
@@ -109,6 +111,25 @@ TEST(Trainer, learns) {
   EXPECT_GE(validations.back().padding, 0);
   EXPECT_LT(validations.back().padding, 1);
   EXPECT_FALSE(result.choices.empty());
+}
+
+/// A second that passes within the first step makes a report right after it, and the validation follows without a step between.
+TEST(Trainer, a_validation_right_after_a_report_has_its_rate) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder.file("run"));
+  options.steps = 1, options.valid_every = 1;
+  std::vector<Progress> seen;
+  train(
+      options, small_data(), [&](const Progress& p) { seen.push_back(p); },
+      [] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+        return false;
+      });
+  ASSERT_EQ(seen.size(), 2U);
+  EXPECT_TRUE(!seen.front().validated && seen.back().validated);
+  EXPECT_GT(seen.back().tokens_per_second, 0);
+  EXPECT_EQ(seen.back().loss, seen.front().loss);
+  EXPECT_EQ(seen.back().gradient_norm, seen.front().gradient_norm);
 }
 
 TEST(Trainer, goes_on_with_a_longer_run_and_ends_one_that_is_over) {

@@ -39,7 +39,7 @@ memory_resource mutex new numbers numeric optional ostream queue random ranges r
 shared_mutex source_location span sstream stack stdexcept stop_token streambuf string string_view strstream syncstream
 system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility valarray variant vector version
 cassert cctype cerrno cfenv cfloat cstdarg'''.split())
-ISA_HEADERS = {'cstddef', 'cstdint'}
+ISA_HEADERS = {'cstddef', 'cstdint', 'everglow/storage.hpp'}
 
 GNMT_USERS = ('include/everglow/gnmt/', 'src/gnmt/', 'cli/', 'tests/', 'bench/', 'examples/')
 
