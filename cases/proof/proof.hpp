@@ -31,6 +31,9 @@ Finding untouched(std::string_view direction, bool guards_intact);
 class Proof {
  public:
   virtual ~Proof() = default;
+  /// Where the plans of `explain` and `run` are made: this machine's CPU, or the same with a lower instruction set. The reference's
+  /// results do not depend on it.
+  DeviceDescription device = Device::cpu();
   /// What a plan of the case explains. Throws as making that plan does.
   virtual Explanation explain(const PlanOptions& options) const = 0;
   /// Runs forward, and backward where the case has one, in all ways a caller may (packed weights or plain ones, ...) and looks at
@@ -43,7 +46,7 @@ std::unique_ptr<Proof> make_proof(const cases::Case& c);
 std::unique_ptr<Proof> recurrent_proof(const cases::Case& c);
 std::unique_ptr<Proof> softmax_proof(const cases::Case& c);
 
-/// The rows of the case's layer that accept it on this machine's CPU, in the order of the table.
+/// The rows of the case's layer that accept it on the proof's device, in the order of the table.
 std::vector<std::string> accepting_rows(const Proof& proof);
 
 }  // namespace everglow::proof

@@ -39,13 +39,13 @@ class RecurrentProof final : public Proof {
   }
 
   Explanation explain(const PlanOptions& options) const override {
-    return RecurrentPlan(problem_.description, problem_.sizes, Device::cpu(), options).explain();
+    return RecurrentPlan(problem_.description, problem_.sizes, device, options).explain();
   }
 
   std::vector<Finding> run(const PlanOptions& options) const override {
     std::vector<Finding> out;
     for (const bool packed : {false, true}) {
-      const RecurrentResult result = run_recurrent(problem_, options, {.packed = packed});
+      const RecurrentResult result = run_recurrent(problem_, options, {.packed = packed, .device = device});
       const std::string how = packed ? ", packed weights" : "";
       const Outputs outputs = result.outputs();
       for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -213,7 +213,7 @@ bool accepts(const std::string& row, const RecurrentProblem& p) {
 }
 
 RecurrentResult run_recurrent(const RecurrentProblem& p, const PlanOptions& options, const RecurrentRun& how) {
-  const RecurrentPlan plan(p.description, p.sizes, Device::cpu(), options);
+  const RecurrentPlan plan(p.description, p.sizes, how.device, options);
   RecurrentResult r = blank_result(p, plan);
   std::vector<RecurrentWeights> weights = p.weight_views();
   if (how.packed) {

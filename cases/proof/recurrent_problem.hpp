@@ -59,6 +59,7 @@ bool accepts(const std::string& row, const RecurrentProblem& problem);
 struct RecurrentRun {
   bool packed = false;
   bool backward = true;
+  DeviceDescription device = Device::cpu();
 };
 RecurrentResult run_recurrent(const RecurrentProblem& problem, const PlanOptions& options, const RecurrentRun& how = {});
 /// Forward into a result made by `blank_result`; apart from run_recurrent so that tests can repeat a part.

@@ -48,7 +48,7 @@ class SoftmaxProof final : public Proof {
   }
 
  private:
-  SoftmaxPlan plan(const PlanOptions& options) const { return {description_, sizes_, Device::cpu(), options}; }
+  SoftmaxPlan plan(const PlanOptions& options) const { return {description_, sizes_, device, options}; }
 
   /// |y| <= 1 is a quotient of exponentials of sums of n terms: with roundoff u of f32 arithmetic and u_s of the storage type the
   /// error is at most (4 + n) u |y| of the sum and the exponential (whose argument is exact to u |x - max|, at most 8), plus one
