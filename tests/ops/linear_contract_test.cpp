@@ -1,5 +1,6 @@
 // What a linear plan promises beside its numbers: packing, strides, equal bits for any thread count, explanations and error texts.
-#include "ops/linear_support.hpp"
+#include "cases/proof/linear.hpp"
+#include "support/tensor.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +10,10 @@
 namespace everglow {
 namespace {
 
-using Problem = test::LinearProblem;
-using Tensors = test::LinearTensors;
+using Problem = proof::LinearProblem;
+using Tensors = proof::LinearTensors;
+using proof::plan_of;
 using test::HostTensor;
-using test::plan_of;
 
 constexpr Activation activations[] = {Activation::none, Activation::relu, Activation::gelu_tanh, Activation::gelu_erf,
                                       Activation::silu};
@@ -171,7 +172,7 @@ TEST(LinearContract, ActivationsOfLargeInputsEndInTheirLimits_sanitize) {
 TEST(LinearContract, GradientsThatAreNotGivenAreNotComputed_sanitize) {
   const Problem p{{.inputs = 20, .outputs = 40, .activation = Activation::relu, .training = true}, {9}};
   for (const auto& row : kernels("linear", DeviceKind::cpu)) {
-    if (!test::accepts(p, row)) continue;
+    if (!proof::accepts(p, row)) continue;
     SCOPED_TRACE(row);
     Tensors all(p, DType::f32, 0), some(p, DType::f32, 0);
     fill(all);

@@ -1,8 +1,9 @@
 // Every layer but the sequences against what PyTorch computed in f64: the reference in f64, and every row that takes f32. The
 // inputs are multiples of 1/64, exact in both.
-#include "ops/linear_support.hpp"
+#include "cases/proof/linear.hpp"
 #include "ops/small_layers.hpp"
 #include "ops/torch_vectors.hpp"
+#include "support/tensor.hpp"
 
 #include <everglow/embedding.hpp>
 #include <everglow/loss.hpp>

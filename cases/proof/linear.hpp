@@ -1,8 +1,8 @@
-// Problems of the linear layer and their tensors, shared by its tests.
+// Problems of the linear layer and their tensors, shared by its proof and its tests.
 #pragma once
 
 #include "cases/case.hpp"
-#include "support/tensor.hpp"
+#include "cases/proof/tensor.hpp"
 
 #include <everglow/linear.hpp>
 
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace everglow::test {
+namespace everglow::proof {
 
 struct LinearProblem {
   LinearDescription description;
@@ -39,21 +39,23 @@ inline LinearProblem linear_problem_of(const cases::Case& c) {
           .bias = c.flag("bias", true)};
 }
 
-/// The tensors of one problem; `stride` elements are added to each row of all but the biases.
+/// The tensors of one problem; `padding` elements are added to each row of all but the biases. Weight gradients have the dtype too,
+/// unless another is named.
 struct LinearTensors {
   HostTensor x, weight, bias, y, preactivation, dy, dx, dweight, dbias;
-  LinearTensors(const LinearProblem& p, DType dtype, std::int64_t padding) {
+  LinearTensors(const LinearProblem& p, DType dtype, std::int64_t padding) : LinearTensors(p, dtype, padding, dtype) {}
+  LinearTensors(const LinearProblem& p, DType dtype, std::int64_t padding, DType gradients) {
     const auto& d = p.description;
     const bool outputs_first = d.layout == LinearLayout::outputs_inputs;
     const std::int64_t b = p.sizes.batch, i = d.inputs, o = d.outputs;
-    const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
-      return HostTensor(dtype, {rows, columns}, padding > 0 ? columns + padding : 0);
+    const auto matrix = [&](std::int64_t rows, std::int64_t columns, DType type) {
+      return HostTensor(type, {rows, columns}, padding > 0 ? columns + padding : 0);
     };
-    x = matrix(b, i), dx = matrix(b, i);
-    y = matrix(b, o), preactivation = matrix(b, o), dy = matrix(b, o);
-    weight = outputs_first ? matrix(o, i) : matrix(i, o);
-    dweight = outputs_first ? matrix(o, i) : matrix(i, o);
-    bias = HostTensor(dtype, {o}), dbias = HostTensor(dtype, {o});
+    x = matrix(b, i, dtype), dx = matrix(b, i, dtype);
+    y = matrix(b, o, dtype), preactivation = matrix(b, o, dtype), dy = matrix(b, o, dtype);
+    weight = outputs_first ? matrix(o, i, dtype) : matrix(i, o, dtype);
+    dweight = outputs_first ? matrix(o, i, gradients) : matrix(i, o, gradients);
+    bias = HostTensor(dtype, {o}), dbias = HostTensor(gradients, {o});
   }
   LinearForward forward(const LinearProblem& p) const {
     return {.x = x,
@@ -94,4 +96,4 @@ inline bool accepts(const LinearProblem& p, const std::string& row) {
   return false;
 }
 
-}  // namespace everglow::test
+}  // namespace everglow::proof
