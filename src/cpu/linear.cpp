@@ -1,6 +1,7 @@
 // The f32 linear rows of a CPU. Both run the same three products, activation and bias gradient; they differ in who may multiply:
 // oneDNN where it is worth its call, or our micro-kernel alone. Packed weights are always multiplied by our micro-kernel.
 #include "core/arena.hpp"
+#include "core/mutant.hpp"
 #include "core/parallel.hpp"
 #include "cpu/linear_kernels.hpp"
 #include "cpu/rows.hpp"
@@ -173,9 +174,9 @@ void elementwise_gradient(const LinearQuery& q, const LinearBackward& t, const S
   });
   if (!t.dbias.given()) return;
   float* dbias = floats(t.dbias);
-  if (!t.accumulate) std::fill(dbias, dbias + d.outputs, 0.0F);
+  if (!t.accumulate || mutant("linear.cpu_dbias_forgets")) std::fill(dbias, dbias + d.outputs, 0.0F);
   for (std::int64_t part = 0; part < parts; ++part)
-    for (std::int64_t j = 0; j < d.outputs; ++j) dbias[j] += scratch.sums[part * d.outputs + j];
+    for (std::int64_t j = 0; j < d.outputs; ++j) dbias[j] += flipped("linear.cpu_dbias_sign", scratch.sums[part * d.outputs + j]);
 }
 
 void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, bool library) {
@@ -184,8 +185,9 @@ void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, bo
   const bool outputs_first = d.layout == LinearLayout::outputs_inputs;
   const Scratch scratch(q, batch, workspace);
   elementwise_gradient(q, t, scratch);
-  const float* dz = scratch.dz != nullptr ? scratch.dz : floats(t.dy);
-  const std::int64_t ldz = scratch.dz != nullptr ? scratch.ld : t.dy.stride(0);
+  const bool own = scratch.dz != nullptr && !mutant("linear.cpu_slope_left_out");
+  const float* dz = own ? scratch.dz : floats(t.dy);
+  const std::int64_t ldz = own ? scratch.ld : t.dy.stride(0);
   const GemmContext context = context_of(q, library);
   if (t.dx.given() && t.packed != nullptr)
     multiply_packed(q, {batch,
@@ -222,7 +224,7 @@ void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, bo
         .ldb = outputs_first ? t.x.stride(0) : ldz,
         .c = floats(t.dweight),
         .ldc = t.dweight.stride(0),
-        .accumulate = t.accumulate},
+        .accumulate = t.accumulate && !mutant("linear.cpu_dweight_forgets")},
        context);
 }
 

@@ -1,5 +1,6 @@
 // The linear layer in plain loops: products in double, the activation and its gradient by their definitions. Serves every dtype.
 #include "core/arena.hpp"
+#include "core/mutant.hpp"
 #include "reference/element.hpp"
 #include "reference/rows.hpp"
 
@@ -38,15 +39,16 @@ double slope(Activation activation, double z) {
     case Activation::none:
       return 1;
     case Activation::relu:
-      return z <= 0 ? 0 : 1;
+      return z <= 0 ? 0 : flipped("linear.relu_slope", 1.0);
     case Activation::gelu_tanh: {
       const double t = std::tanh(sqrt_2_over_pi * (z + gelu_cubic * z * z * z));
-      return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * sqrt_2_over_pi * (1 + 3 * gelu_cubic * z * z);
+      return 0.5 * (1 + t) +
+             dropped("linear.gelu_tanh_second_term", 0.5 * z * (1 - t * t) * sqrt_2_over_pi * (1 + 3 * gelu_cubic * z * z));
     }
     case Activation::gelu_erf:
-      return normal_cdf(z) + z * normal_density(z);
+      return normal_cdf(z) + flipped("linear.gelu_erf_density", z * normal_density(z));
     case Activation::silu:
-      return sigmoid(z) * (1 + z * (1 - sigmoid(z)));
+      return sigmoid(z) * (1 + dropped("linear.silu_second_term", z * (1 - sigmoid(z))));
   }
   return 1;
 }
@@ -83,7 +85,7 @@ void input_gradient(const LinearQuery& q, const LinearBackward& t, const double*
       double sum = 0;
       for (std::int64_t o = 0; o < q.description.outputs; ++o)
         sum += dz[b * q.description.outputs + o] * weight_at(q, t.weight, o, i);
-      write(t.dx, sum, b, i);
+      write(t.dx, flipped("linear.dx_sign", sum), b, i);
     }
 }
 
@@ -92,8 +94,9 @@ void weight_gradient(const LinearQuery& q, const LinearBackward& t, const double
   for (std::int64_t o = 0; o < q.description.outputs; ++o)
     for (std::int64_t i = 0; i < q.description.inputs; ++i) {
       const std::int64_t row = outputs_first ? o : i, column = outputs_first ? i : o;
-      double sum = t.accumulate ? read(t.dweight, row, column) : 0;
-      for (std::int64_t b = 0; b < t.dy.size(0); ++b) sum += dz[b * q.description.outputs + o] * read(t.x, b, i);
+      double sum = t.accumulate ? dropped("linear.dweight_forgets", read(t.dweight, row, column)) : 0;
+      for (std::int64_t b = 0; b < t.dy.size(0); ++b)
+        sum += flipped("linear.dweight_sign", dz[b * q.description.outputs + o] * read(t.x, b, i));
       write(t.dweight, sum, row, column);
     }
 }
@@ -104,8 +107,8 @@ void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, co
   if (t.dweight.given()) weight_gradient(q, t, dz);
   if (!t.dbias.given()) return;
   for (std::int64_t o = 0; o < q.description.outputs; ++o) {
-    double sum = t.accumulate ? read(t.dbias, o) : 0;
-    for (std::int64_t b = 0; b < t.dy.size(0); ++b) sum += dz[b * q.description.outputs + o];
+    double sum = t.accumulate ? dropped("linear.dbias_forgets", read(t.dbias, o)) : 0;
+    for (std::int64_t b = 0; b < t.dy.size(0); ++b) sum += flipped("linear.dbias_sign", dz[b * q.description.outputs + o]);
     write(t.dbias, sum, o);
   }
 }

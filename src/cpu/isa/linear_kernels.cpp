@@ -2,6 +2,7 @@
 // relative precision and nothing overflows.
 #include "cpu/linear_kernels.hpp"
 
+#include "core/mutant.hpp"
 #include "core/simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -48,7 +49,7 @@ struct None {
 };
 struct Relu {
   static vfloat value(vfloat z) { return z < 0.0F ? splat(0.0F) : z; }  // keeps NaN
-  static vfloat slope(vfloat z, vfloat dy) { return z <= 0.0F ? splat(0.0F) : dy; }
+  static vfloat slope(vfloat z, vfloat dy) { return z <= 0.0F ? splat(0.0F) : flipped("linear.cpu_relu_slope", dy); }
 };
 /// 0.5 z (1 + tanh u) = z s(2u), u = sqrt(2/π) (z + 0.044715 z³).
 struct GeluTanh {
@@ -57,21 +58,21 @@ struct GeluTanh {
   static vfloat slope(vfloat z, vfloat dy) {
     const Logistic s = logistic(twice * z * (1.0F + cubic * z * z));
     const vfloat bounded = vmin(z * z, splat(1e10F));  // the slope of s is 0 long before; infinity times 0 would be NaN
-    return dy * (s.value + z * s.slope * (twice * (1.0F + 3 * cubic * bounded)));
+    return dy * (s.value + dropped("linear.cpu_gelu_tanh_second_term", z * s.slope * (twice * (1.0F + 3 * cubic * bounded))));
   }
 };
 struct GeluErf {
   static vfloat value(vfloat z) { return z * normal(z).value; }
   static vfloat slope(vfloat z, vfloat dy) {
     const Normal n = normal(z);
-    return dy * (n.value + z * n.decay * 0.3989422804F);  // 1 / sqrt(2π)
+    return dy * (n.value + flipped("linear.cpu_gelu_erf_density", z * n.decay * 0.3989422804F));  // 1 / sqrt(2π)
   }
 };
 struct Silu {
   static vfloat value(vfloat z) { return z * logistic(z).value; }
   static vfloat slope(vfloat z, vfloat dy) {
     const Logistic s = logistic(z);
-    return dy * (s.value + z * s.slope);
+    return dy * (s.value + flipped("linear.cpu_silu_second_term", z * s.slope));
   }
 };
 
@@ -104,7 +105,7 @@ void gradient_with(const ActivationBlock& t) {
       const vfloat dy = read(t.dy + r * t.lddy + c, count);
       const vfloat dz = needs_z ? Function::slope(read(t.z + r * t.ldz + c, count), dy) : dy;
       if (t.out != nullptr) write(t.out + r * t.ldout + c, dz, count);
-      if (t.sums != nullptr) write(t.sums + c, read(t.sums + c, count) + dz, count);
+      if (t.sums != nullptr) write(t.sums + c, dropped("linear.cpu_dbias_last_row_alone", read(t.sums + c, count)) + dz, count);
     }
 }
 
