@@ -83,7 +83,7 @@ class LinearProof final : public Proof {
   }
 
  private:
-  LinearPlan plan(const PlanOptions& options) const { return plan_of(problem_, problem_.description.dtype, options); }
+  LinearPlan plan(const PlanOptions& options) const { return plan_of(problem_, problem_.description.dtype, options, device); }
   double roundoff() const { return unit_roundoff(problem_.description.dtype == DType::f64 ? DType::f64 : DType::f32); }
 
   /// The magnitudes of dy · slope: 1.13 |dy|, and in f16 at least where its spacing stops to shrink.

@@ -83,10 +83,11 @@ struct LinearTensors {
   }
 };
 
-inline LinearPlan plan_of(const LinearProblem& p, DType dtype, const PlanOptions& options) {
+inline LinearPlan plan_of(const LinearProblem& p, DType dtype, const PlanOptions& options,
+                          const DeviceDescription& device = Device::cpu()) {
   LinearDescription d = p.description;
   d.dtype = dtype;
-  return LinearPlan(d, p.sizes, Device::cpu(), options);
+  return LinearPlan(d, p.sizes, device, options);
 }
 
 inline bool accepts(const LinearProblem& p, const std::string& row) {
