@@ -2,15 +2,30 @@
 #include "cases/proof/proof.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
 
 namespace everglow::proof {
+namespace {
+
+/// FNV-1a over the bits of the values.
+std::uint64_t digest(const std::vector<double>& values) {
+  std::uint64_t out = 14695981039346656037U;
+  for (const double value : values)
+    for (int byte = 0; byte < 8; ++byte) out = (out ^ (std::bit_cast<std::uint64_t>(value) >> (8 * byte) & 0xFF)) * 1099511628211U;
+  return out;
+}
+
+}  // namespace
 
 Finding finding(std::string_view direction, std::string_view tensor, const std::vector<double>& actual,
                 const std::vector<double>& expected, const std::vector<double>& bound) {
-  Finding out{.direction = std::string(direction), .tensor = std::string(tensor), .fault = compare(actual, expected, bound)};
+  Finding out{.direction = std::string(direction),
+              .tensor = std::string(tensor),
+              .fault = compare(actual, expected, bound),
+              .digest = digest(actual)};
   for (std::size_t i = 0; i < std::min(actual.size(), expected.size()); ++i) {
     const double error = std::fabs(actual[i] - expected[i]);  // NaN for what is infinite or NaN in both
     if (error > 0) out.share = std::max(out.share, bound[i] > 0 ? error / bound[i] : std::numeric_limits<double>::infinity());
@@ -28,6 +43,10 @@ std::unique_ptr<Proof> make_proof(const cases::Case& c) {
   if (c.layer == "linear") return linear_proof(c);
   if (c.layer == "recurrent") return recurrent_proof(c);
   if (c.layer == "softmax") return softmax_proof(c);
+  if (c.layer == "embedding") return embedding_proof(c);
+  if (c.layer == "loss") return loss_proof(c);
+  if (c.layer == "pointwise") return pointwise_proof(c);
+  if (c.layer == "adam") return adam_proof(c);
   throw std::invalid_argument("case: unknown layer \"" + c.layer + "\"");
 }
 

@@ -18,8 +18,9 @@ namespace everglow::proof {
 struct Finding {
   std::string direction{};  // forward, backward
   std::string tensor{};
-  double share = 0;     // the largest error as a share of its bound: at most 1 where `fault` is empty
-  std::string fault{};  // what is wrong
+  double share = 0;          // the largest error as a share of its bound: at most 1 where `fault` is empty
+  std::string fault{};       // what is wrong
+  std::uint64_t digest = 0;  // of what came: equal bits have equal digests
 };
 
 /// Compares as `compare` does.
@@ -46,6 +47,10 @@ std::unique_ptr<Proof> make_proof(const cases::Case& c);
 std::unique_ptr<Proof> linear_proof(const cases::Case& c);
 std::unique_ptr<Proof> recurrent_proof(const cases::Case& c);
 std::unique_ptr<Proof> softmax_proof(const cases::Case& c);
+std::unique_ptr<Proof> embedding_proof(const cases::Case& c);
+std::unique_ptr<Proof> loss_proof(const cases::Case& c);
+std::unique_ptr<Proof> pointwise_proof(const cases::Case& c);
+std::unique_ptr<Proof> adam_proof(const cases::Case& c);
 
 /// The rows of the case's layer that accept it on the proof's device, in the order of the table.
 std::vector<std::string> accepting_rows(const Proof& proof);

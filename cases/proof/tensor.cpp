@@ -103,14 +103,7 @@ void HostTensor::poison() {
     write_element(view_.data, view_.dtype, i, floating ? std::numeric_limits<double>::quiet_NaN() : 113.0);
 }
 
-std::int64_t HostTensor::offset(std::int64_t i) const {
-  std::int64_t out = 0;
-  for (int d = view_.rank - 1; d >= 0; --d) {
-    out += i % view_.shape[d] * view_.strides[d];
-    i /= view_.shape[d];
-  }
-  return out;
-}
+std::int64_t HostTensor::offset(std::int64_t i) const { return offset_of(view_, i); }
 
 double HostTensor::at(std::int64_t i) const { return read_element(view_.data, view_.dtype, offset(i)); }
 void HostTensor::put(std::int64_t i, double value) { write_element(view_.data, view_.dtype, offset(i), value); }
@@ -131,15 +124,9 @@ void HostTensor::integers(std::uint64_t stream, int low, int high) {
   for (std::int64_t i = 0; i < view_.elements(); ++i) put(i, draw(random));
 }
 
-void HostTensor::set(const std::vector<double>& values) {
-  for (std::int64_t i = 0; i < view_.elements(); ++i) put(i, values[static_cast<std::size_t>(i)]);
-}
+void HostTensor::set(const std::vector<double>& values) { scattered(view_, values); }
 
-std::vector<double> HostTensor::values() const {
-  std::vector<double> out(static_cast<std::size_t>(view_.elements()));
-  for (std::int64_t i = 0; i < view_.elements(); ++i) out[static_cast<std::size_t>(i)] = at(i);
-  return out;
-}
+std::vector<double> HostTensor::values() const { return gathered(view_); }
 
 bool HostTensor::guards_intact() const {
   const auto& bytes = *memory_;
@@ -154,6 +141,27 @@ bool HostTensor::guards_intact() const {
     if (floating ? !std::isnan(value) : value != 113.0) return false;
   }
   return true;
+}
+
+std::int64_t offset_of(const ConstTensorView& view, std::int64_t i) {
+  std::int64_t out = 0;
+  for (int d = view.rank - 1; d >= 0; --d) {
+    out += i % view.shape[d] * view.strides[d];
+    i /= view.shape[d];
+  }
+  return out;
+}
+
+std::vector<double> gathered(const ConstTensorView& view) {
+  std::vector<double> out(static_cast<std::size_t>(view.elements()));
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = read_element(view.data, view.dtype, offset_of(view, static_cast<std::int64_t>(i)));
+  return out;
+}
+
+void scattered(const TensorView& view, const std::vector<double>& values) {
+  for (std::int64_t i = 0; i < view.elements(); ++i)
+    write_element(view.data, view.dtype, offset_of(view, i), values[static_cast<std::size_t>(i)]);
 }
 
 Scratch::Scratch(std::size_t bytes) : bytes_(bytes) {

@@ -49,6 +49,12 @@ void write_element(void* data, DType dtype, std::int64_t i, double value);
 /// Unit roundoff: 2^-24 for f32, 2^-11 for f16, 2^-8 for bf16, 2^-53 for f64.
 double unit_roundoff(DType dtype);
 
+/// The offset of the element that is number i in logical order.
+std::int64_t offset_of(const ConstTensorView& view, std::int64_t i);
+/// The elements of any view in logical order, and the elements of any view from such a list.
+std::vector<double> gathered(const ConstTensorView& view);
+void scattered(const TensorView& view, const std::vector<double>& values);
+
 /// Scratch of exactly `bytes` bytes, poisoned, with guards behind it.
 class Scratch {
  public:

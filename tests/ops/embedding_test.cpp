@@ -1,116 +1,14 @@
-// Embedding: every case and every accepting row against a plain sum in the test, exact integers, gradients, thread counts, errors.
-#include "cases/case.hpp"
+// Embedding beside its cases: gradients as differences, whole numbers, indices of any shape, errors.
 #include "ops/small_layers.hpp"
 
 #include <everglow/embedding.hpp>
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-
 namespace everglow {
 namespace {
 
-using cases::Case;
 using test::HostTensor;
-
-struct Problem {
-  EmbeddingDescription d;
-  EmbeddingSizes sizes;
-  DType gradient;
-  HostTensor indices, table, dy;
-};
-
-Problem make_problem(const Case& c) {
-  Problem p;
-  p.d = {.vocabulary = c.integer("vocabulary", 1),
-         .width = c.integer("width", 1),
-         .dtype = parse_dtype(c.text("dtype", "f32")),
-         .padding_index = c.integer("padding_index", -1)};
-  p.sizes = {c.integer("indices", 1)};
-  p.gradient = parse_dtype(c.text("gradient", name(p.d.dtype)));
-  p.indices = HostTensor(c.flag("wide") ? DType::i64 : DType::i32, {p.sizes.indices});
-  p.indices.integers(1, 0, static_cast<int>(std::max<std::int64_t>(p.d.vocabulary, 1) - 1));
-  for (std::int64_t n = 0; p.d.padding_index >= 0 && n < p.sizes.indices; n += 9)  // a draw may miss it
-    p.indices.put(n, static_cast<double>(p.d.padding_index));
-  p.table = HostTensor(p.d.dtype, {p.d.vocabulary, p.d.width}, p.d.width + 3);
-  p.table.uniform(2, -1, 1);
-  p.dy = HostTensor(p.d.dtype, {p.sizes.indices, p.d.width}, p.d.width + 2);
-  p.dy.uniform(3, -1, 1);
-  return p;
-}
-
-/// The gradient in double, the sum of magnitudes, and the number of terms of each element.
-struct Sums {
-  std::vector<double> exact, bound;
-};
-
-/// A sum of k terms in f32, in any order, is within (k - 1) u of the sum of magnitudes; then one rounding to the type of dtable.
-Sums expected_gradient(const Problem& p, const std::vector<double>& before) {
-  const double u = test::unit_roundoff(DType::f32), storage = test::unit_roundoff(p.gradient);
-  const auto width = static_cast<std::size_t>(p.d.width);
-  Sums s{before, std::vector<double>(before.size())};
-  std::vector<double> magnitude(before.size()), terms(before.size(), 0);
-  for (std::size_t e = 0; e < before.size(); ++e) magnitude[e] = std::fabs(before[e]);
-  for (std::int64_t n = 0; n < p.sizes.indices; ++n) {
-    const auto row = static_cast<std::size_t>(p.indices.at(n));
-    if (static_cast<std::int64_t>(row) == p.d.padding_index) continue;
-    for (std::size_t i = 0; i < width; ++i) {
-      const double value = p.dy.at(n * p.d.width + static_cast<std::int64_t>(i));
-      s.exact[row * width + i] += value;
-      magnitude[row * width + i] += std::fabs(value);
-      terms[row * width + i] += 1;
-    }
-  }
-  for (std::size_t e = 0; e < before.size(); ++e)
-    s.bound[e] = terms[e] * u * magnitude[e] + storage * std::fabs(s.exact[e]) + 0x1p-25;
-  return s;
-}
-
-class EmbeddingCases : public testing::TestWithParam<Case> {};
-
-TEST_P(EmbeddingCases, ForwardCopiesRows) {
-  const Problem p = make_problem(GetParam());
-  for (const auto& row : test::accepting_rows<EmbeddingPlan>("embedding", p.d, p.sizes)) {
-    SCOPED_TRACE(row);
-    const EmbeddingPlan plan(p.d, p.sizes, Device::cpu(), {.force = row});
-    const test::Scratch scratch(plan.workspace_bytes());
-    HostTensor y(p.d.dtype, {p.sizes.indices, p.d.width}, p.d.width + 1);
-    plan.forward({p.indices, p.table, y}, {scratch.data(), scratch.bytes()});
-    for (std::int64_t n = 0; n < p.sizes.indices; ++n)
-      for (std::int64_t i = 0; i < p.d.width; ++i)
-        ASSERT_EQ(y.at(n * p.d.width + i), p.table.at(static_cast<std::int64_t>(p.indices.at(n)) * p.d.width + i));
-    EXPECT_TRUE(y.guards_intact() && scratch.guards_intact());
-  }
-}
-
-TEST_P(EmbeddingCases, BackwardSumsTheUses) {
-  const Problem p = make_problem(GetParam());
-  for (const auto& row : test::accepting_rows<EmbeddingPlan>("embedding", p.d, p.sizes))
-    for (const bool accumulate : {false, true}) {
-      SCOPED_TRACE(row + (accumulate ? " accumulate" : ""));
-      std::vector<double> first;
-      for (const int threads : {1, 2, 3}) {
-        const EmbeddingPlan plan(p.d, p.sizes, Device::cpu(), {.threads = threads, .force = row, .deterministic = true});
-        const test::Scratch scratch(plan.workspace_bytes());
-        HostTensor dtable(p.gradient, {p.d.vocabulary, p.d.width}, p.d.width + 4);
-        if (accumulate) dtable.uniform(4, -1, 1);
-        const auto before =
-            accumulate ? dtable.values() : std::vector<double>(static_cast<std::size_t>(p.d.vocabulary * p.d.width), 0);
-        const Sums expected = expected_gradient(p, before);
-        plan.backward({p.indices, p.dy, dtable, accumulate}, {scratch.data(), scratch.bytes()});
-        EXPECT_EQ("", test::compare(dtable.values(), expected.exact, expected.bound));
-        EXPECT_TRUE(dtable.guards_intact() && scratch.guards_intact());
-        if (first.empty()) first = dtable.values();
-        EXPECT_EQ(first, dtable.values()) << "the same bits for any thread count";
-      }
-    }
-}
-
-INSTANTIATE_TEST_SUITE_P(Cpu, EmbeddingCases, testing::ValuesIn(cases::tested("embedding")), [](const auto& info) {
-  return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
-});
 
 TEST(Embedding, GradientAgreesWithDifferences) {
   // The layer is linear in the table: a central difference of sum(dy y) is exact but for roundoff, 2^-53 times the sum over h.

@@ -22,12 +22,35 @@ TEST_P(EveryRow, AgreesWithTheReference) {
   EXPECT_THROW(proof->run({.force = "reference." + GetParam().layer}), Error);
 }
 
+/// A deterministic plan gives the same bits for any number of threads, more of them than rows included. The threads of a recurrent
+/// layer meet in every step, which many of them on few cores would make slow.
+TEST_P(EveryRow, ThreadsDoNotChangeBits) {
+  const auto proof = proof::make_proof(GetParam());
+  for (const std::string& row : proof::accepting_rows(*proof)) {
+    if (row.starts_with("reference")) continue;  // one thread
+    SCOPED_TRACE(row);
+    const auto digests = [&](int threads) {
+      std::vector<std::uint64_t> out;
+      for (const auto& finding : proof->run({.threads = threads, .force = row, .deterministic = true}))
+        out.push_back(finding.digest);
+      return out;
+    };
+    const auto one = digests(1);
+    for (const int threads : {2, 3, GetParam().layer == "recurrent" ? 4 : 50})
+      EXPECT_EQ(digests(threads), one) << threads << " threads";
+  }
+}
+
 const auto name_of = [](const auto& info) {
   return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
 };
 INSTANTIATE_TEST_SUITE_P(Linear, EveryRow, testing::ValuesIn(cases::tested("linear")), name_of);
 INSTANTIATE_TEST_SUITE_P(Recurrent, EveryRow, testing::ValuesIn(cases::tested("recurrent")), name_of);
 INSTANTIATE_TEST_SUITE_P(Softmax, EveryRow, testing::ValuesIn(cases::tested("softmax")), name_of);
+INSTANTIATE_TEST_SUITE_P(Embedding, EveryRow, testing::ValuesIn(cases::tested("embedding")), name_of);
+INSTANTIATE_TEST_SUITE_P(Loss, EveryRow, testing::ValuesIn(cases::tested("loss")), name_of);
+INSTANTIATE_TEST_SUITE_P(Pointwise, EveryRow, testing::ValuesIn(cases::tested("pointwise")), name_of);
+INSTANTIATE_TEST_SUITE_P(Adam, EveryRow, testing::ValuesIn(cases::tested("adam")), name_of);
 
 }  // namespace
 }  // namespace everglow

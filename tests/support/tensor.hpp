@@ -6,8 +6,10 @@
 namespace everglow::test {
 
 using proof::compare;
+using proof::gathered;
 using proof::HostTensor;
 using proof::read_element;
+using proof::scattered;
 using proof::Scratch;
 using proof::seed;
 using proof::unit_roundoff;

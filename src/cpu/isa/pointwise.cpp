@@ -7,7 +7,6 @@
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
 
-using vuint = std::uint32_t __attribute__((vector_size(4 * EVERGLOW_LANES)));
 using vuint_unaligned = std::uint32_t __attribute__((vector_size(4 * EVERGLOW_LANES), aligned(4), may_alias));
 
 template <class F>
@@ -115,17 +114,19 @@ void activation_gradient(const PointwiseOperands& o, ActivationKernel kernel) {
 }
 
 void dropout(const PointwiseOperands& o, const std::uint32_t* words, std::uint32_t threshold, float scale) {
-  const vuint limit = threshold - vuint{};
+  const vuint limit = splat_bits(threshold);
+  const auto kept = [&](vuint word, vfloat a) { return word >= limit ? a * scale : splat(0); };
   std::int64_t i = 0;
   for (; i + lanes <= o.n; i += lanes) {
-    const vuint word = *reinterpret_cast<const vuint_unaligned*>(words + i);
-    const vfloat kept = word >= limit ? load(o.a + i) * scale : splat(0);
-    store(o.y + i, o.b == nullptr ? kept : kept + load(o.b + i));
+    const vfloat value = kept(*reinterpret_cast<const vuint_unaligned*>(words + i), load(o.a + i));
+    store(o.y + i, o.b == nullptr ? value : value + load(o.b + i));
   }
-  for (; i < o.n; ++i) {
-    const float kept = words[i] >= threshold ? o.a[i] * scale : 0;
-    o.y[i] = o.b == nullptr ? kept : kept + o.b[i];
-  }
+  const int rest = static_cast<int>(o.n - i);
+  if (rest == 0) return;
+  vuint word{};
+  for (int k = 0; k < rest; ++k) word[k] = words[i + k];
+  const vfloat value = kept(word, load_part(o.a + i, rest));
+  store_part(o.y + i, o.b == nullptr ? value : value + load_part(o.b + i, rest), rest);
 }
 
 // Words of several counters side by side, each word in the low half of a 64-bit element. Where the instruction set has no 64-bit
