@@ -50,12 +50,13 @@ std::unique_ptr<Proof> make_proof(const cases::Case& c) {
   throw std::invalid_argument("case: unknown layer \"" + c.layer + "\"");
 }
 
-std::vector<std::string> accepting_rows(const Proof& proof) {
+std::vector<std::string> accepting_rows(const Proof& proof, const PlanOptions& options) {
   std::vector<std::string> out;
   for (const ExplanationRow& row : proof.explain({}).rows) {
     try {
-      const PlanOptions options{.force = row.name};
-      proof.explain(options);
+      PlanOptions forced = options;
+      forced.force = row.name;
+      proof.explain(forced);
       out.push_back(row.name);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;

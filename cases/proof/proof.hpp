@@ -52,7 +52,7 @@ std::unique_ptr<Proof> loss_proof(const cases::Case& c);
 std::unique_ptr<Proof> pointwise_proof(const cases::Case& c);
 std::unique_ptr<Proof> adam_proof(const cases::Case& c);
 
-/// The rows of the case's layer that accept it on the proof's device, in the order of the table.
-std::vector<std::string> accepting_rows(const Proof& proof);
+/// The rows of the case's layer that accept it on the proof's device with these options, in the order of the table.
+std::vector<std::string> accepting_rows(const Proof& proof, const PlanOptions& options = {});
 
 }  // namespace everglow::proof
