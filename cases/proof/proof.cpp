@@ -40,6 +40,7 @@ Finding untouched(std::string_view direction, bool guards_intact) {
 }
 
 std::unique_ptr<Proof> make_proof(const cases::Case& c) {
+  if (c.layer == "attention") return attention_proof(c);
   if (c.layer == "linear") return linear_proof(c);
   if (c.layer == "recurrent") return recurrent_proof(c);
   if (c.layer == "softmax") return softmax_proof(c);

@@ -44,6 +44,7 @@ class Proof {
 
 /// Throws std::invalid_argument for an unknown layer or a value that no layer has.
 std::unique_ptr<Proof> make_proof(const cases::Case& c);
+std::unique_ptr<Proof> attention_proof(const cases::Case& c);
 std::unique_ptr<Proof> linear_proof(const cases::Case& c);
 std::unique_ptr<Proof> recurrent_proof(const cases::Case& c);
 std::unique_ptr<Proof> softmax_proof(const cases::Case& c);

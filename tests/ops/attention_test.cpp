@@ -1,5 +1,6 @@
-// Attention: every case, every accepting row, forward and backward, against the reference in f64; finite differences; exactness.
-#include "ops/attention_problem.hpp"
+// Attention beside its proofs: the same bits for any number of threads and any strides, gradients as differences, exactness.
+#include "cases/proof/attention_problem.hpp"
+#include "ops/small_layers.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,30 +12,14 @@ namespace everglow {
 namespace {
 
 using cases::Case;
-using test::AttentionInputs;
-using test::AttentionResults;
-using test::Values;
+using proof::AttentionInputs;
+using proof::AttentionResults;
+using proof::Values;
 
 constexpr const char* reference_row = "reference.attention";
 
-/// The rows that accept a description.
 std::vector<std::string> rows_for(const AttentionDescription& d, const AttentionSizes& s) {
-  std::vector<std::string> out;
-  for (const auto& row : kernels("attention", DeviceKind::cpu)) {
-    try {
-      const AttentionPlan plan(d, s, Device::cpu(), {.force = row});
-      out.push_back(row);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
-    }
-  }
-  return out;
-}
-
-/// The reference in f64; for packed batches on the padded one, so that the two forms prove each other.
-AttentionResults exact_results(AttentionDescription d, const AttentionSizes& s, const AttentionInputs& in) {
-  d.dtype = DType::f64;
-  return test::run_attention(test::padded(d), test::padded(s), in, {.options = {.force = reference_row}});
+  return test::accepting_rows<AttentionPlan>("attention", d, s);
 }
 
 void expect_within(const AttentionResults& came, const AttentionResults& exact, const AttentionResults& bound) {
@@ -57,25 +42,21 @@ void expect_same_bits(const AttentionResults& a, const AttentionResults& b) {
 
 class AttentionCases : public testing::TestWithParam<Case> {};
 
-TEST_P(AttentionCases, EveryRowAgreesWithTheReference) {
+TEST_P(AttentionCases, BitsDependOnNeitherStridesNorThreads) {
   const Case& c = GetParam();
   SCOPED_TRACE(c.line);
-  const AttentionDescription d = test::attention_description(c);
-  const AttentionSizes s = test::attention_sizes(c);
-  const AttentionInputs in = test::attention_inputs(d, s, c);
-  const AttentionResults exact = exact_results(d, s, in), bound = test::attention_bounds(d, s, in, exact);
+  const AttentionDescription d = proof::attention_description(c);
+  const AttentionSizes s = proof::attention_sizes(c);
+  const AttentionInputs in = proof::attention_inputs(d, s, c);
   for (const auto& row : rows_for(d, s)) {
     SCOPED_TRACE(row);
-    const AttentionResults came = test::run_attention(d, s, in, {.options = {.force = row}});
-    expect_within(came, exact, bound);
-    expect_same_bits(came, test::run_attention(d, s, in, {.options = {.force = row}, .steps_first = true}));
+    expect_same_bits(proof::run_attention(d, s, in, {.options = {.force = row}}),
+                     proof::run_attention(d, s, in, {.options = {.force = row}, .steps_first = true}));
     const auto repeatable = [&](int threads) {
-      return test::run_attention(d, s, in, {.options = {.threads = threads, .force = row, .deterministic = true}});
+      return proof::run_attention(d, s, in, {.options = {.threads = threads, .force = row, .deterministic = true}});
     };
     const AttentionResults one = repeatable(1);
-    expect_within(one, exact, bound);
-    expect_same_bits(one, repeatable(2));
-    expect_same_bits(one, repeatable(3));
+    for (const int threads : {2, 3, 11}) expect_same_bits(one, repeatable(threads));
   }
 }
 
@@ -85,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, AttentionCases, testing::ValuesIn(cases::tested("a
 
 /// Σ o d_o + Σ lse dlse of what the reference gives, without the padding (whose o is 0 and whose lse is -inf).
 double loss(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in) {
-  const AttentionResults r = test::run_attention(d, s, in, {.options = {.force = reference_row}, .backward = false});
+  const AttentionResults r = proof::run_attention(d, s, in, {.options = {.force = reference_row}, .backward = false});
   double sum = 0;
   for (std::size_t i = 0; i < r.o.size(); ++i)
     if (r.o[i] != 0) sum += r.o[i] * in.d_o[i];
@@ -98,11 +79,11 @@ double loss(const AttentionDescription& d, const AttentionSizes& s, const Attent
 /// each below 1e-6.
 void expect_differences(const Case& c) {
   SCOPED_TRACE(c.line);
-  AttentionDescription d = test::attention_description(c);
-  const AttentionSizes s = test::attention_sizes(c);
-  AttentionInputs in = test::attention_inputs(d, s, c);
+  AttentionDescription d = proof::attention_description(c);
+  const AttentionSizes s = proof::attention_sizes(c);
+  AttentionInputs in = proof::attention_inputs(d, s, c);
   d.dtype = DType::f64;
-  const AttentionResults gradients = exact_results(d, s, in);
+  const AttentionResults gradients = proof::exact_attention(d, s, in);
   const auto check = [&](const char* name, Values& input, const Values& gradient) {
     ASSERT_EQ(input.size(), gradient.size());
     for (std::size_t i = 0; i < input.size(); ++i) {
@@ -139,19 +120,19 @@ TEST(Attention, GradientsOfTheReferenceAreDifferences_sanitize) {
 /// With q = 0 every score is 0 and P = 1/n: for 8 keys of whole numbers o, dv and dq are exact in binary.
 TEST(Attention, WholeNumbersAreExact_sanitize) {
   const Case c = cases::parse("attention batch=2 queries=7 keys=8 heads=2 head_dim=16 scale=1");
-  AttentionDescription d = test::attention_description(c);
-  const AttentionSizes s = test::attention_sizes(c);
-  AttentionInputs in = test::attention_inputs(d, s, c);
+  AttentionDescription d = proof::attention_description(c);
+  const AttentionSizes s = proof::attention_sizes(c);
+  AttentionInputs in = proof::attention_inputs(d, s, c);
   std::fill(in.q.begin(), in.q.end(), 0.0);
   const auto whole = [](Values& values, int step) {
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<double>(static_cast<int>(i * 7 + i / 3) % (2 * step + 1) - step);
   };
   whole(in.k, 2), whole(in.v, 3), whole(in.d_o, 2), whole(in.dlse, 2);
-  const AttentionResults exact = exact_results(d, s, in);
+  const AttentionResults exact = proof::exact_attention(d, s, in);
   for (const auto& row : rows_for(d, s)) {
     SCOPED_TRACE(row);
-    const AttentionResults came = test::run_attention(d, s, in, {.options = {.force = row}, .backward = false});
+    const AttentionResults came = proof::run_attention(d, s, in, {.options = {.force = row}, .backward = false});
     EXPECT_EQ("", test::compare(came.o, exact.o, 0.0));
     EXPECT_NEAR(came.lse[0], std::log(8.0), 4 * 0x1p-24 * std::log(8.0));
   }
@@ -163,10 +144,10 @@ TEST(Attention, RowsWithoutKeysAreZero_sanitize) {
         "attention batch=2 queries=5 keys=6 heads=2 head_dim=8 lengths=1"}) {
     SCOPED_TRACE(line);
     const Case c = cases::parse(line);
-    const AttentionDescription d = test::attention_description(c);
-    const AttentionSizes s = test::attention_sizes(c);
+    const AttentionDescription d = proof::attention_description(c);
+    const AttentionSizes s = proof::attention_sizes(c);
     for (const auto& row : rows_for(d, s)) {
-      const AttentionResults came = test::run_attention(d, s, test::attention_inputs(d, s, c), {.options = {.force = row}});
+      const AttentionResults came = proof::run_attention(d, s, proof::attention_inputs(d, s, c), {.options = {.force = row}});
       // causal, bottom right: queries 0 and 1 stand before the first of 3 keys. lengths: batch row 1 has no key.
       const std::int64_t b = d.key_lengths ? 1 : 0;
       const auto query = static_cast<std::size_t>(b * s.queries * d.heads * d.head_dim);
@@ -181,13 +162,13 @@ TEST(Attention, RowsWithoutKeysAreZero_sanitize) {
 /// Scores of a few thousand: an online softmax that forgets to subtract the maximum overflows.
 TEST(Attention, LargeScoresStayFinite) {
   const Case c = cases::parse("attention batch=1 queries=20 keys=200 heads=1 head_dim=32 scale=200");
-  const AttentionDescription d = test::attention_description(c);
-  const AttentionSizes s = test::attention_sizes(c);
-  const AttentionInputs in = test::attention_inputs(d, s, c);
-  const AttentionResults exact = exact_results(d, s, in), bound = test::attention_bounds(d, s, in, exact);
+  const AttentionDescription d = proof::attention_description(c);
+  const AttentionSizes s = proof::attention_sizes(c);
+  const AttentionInputs in = proof::attention_inputs(d, s, c);
+  const AttentionResults exact = proof::exact_attention(d, s, in), bound = proof::attention_bounds(d, s, in, exact);
   for (const auto& row : rows_for(d, s)) {
     SCOPED_TRACE(row);
-    expect_within(test::run_attention(d, s, in, {.options = {.force = row}}), exact, bound);
+    expect_within(proof::run_attention(d, s, in, {.options = {.force = row}}), exact, bound);
   }
 }
 

@@ -44,6 +44,7 @@ TEST_P(EveryRow, ThreadsDoNotChangeBits) {
 const auto name_of = [](const auto& info) {
   return std::to_string(info.index) + (info.param.tagged("sanitize") ? "_sanitize" : "");
 };
+INSTANTIATE_TEST_SUITE_P(Attention, EveryRow, testing::ValuesIn(cases::tested("attention")), name_of);
 INSTANTIATE_TEST_SUITE_P(Linear, EveryRow, testing::ValuesIn(cases::tested("linear")), name_of);
 INSTANTIATE_TEST_SUITE_P(Recurrent, EveryRow, testing::ValuesIn(cases::tested("recurrent")), name_of);
 INSTANTIATE_TEST_SUITE_P(Softmax, EveryRow, testing::ValuesIn(cases::tested("softmax")), name_of);

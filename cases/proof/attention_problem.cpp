@@ -1,7 +1,5 @@
 // Makes and runs attention cases.
-#include "ops/attention_problem.hpp"
-
-#include <gtest/gtest.h>
+#include "cases/proof/attention_problem.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-namespace everglow::test {
+namespace everglow::proof {
 namespace {
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
@@ -286,24 +284,31 @@ AttentionResults run_attention(const AttentionDescription& d, const AttentionSiz
                                const AttentionRun& run) {
   const std::int64_t kv = d.kv_heads == 0 ? d.heads : d.kv_heads, columns = d.value_dim == 0 ? d.head_dim : d.value_dim;
   RunTensors t(d, s, in, run.steps_first);
-  const AttentionPlan plan(d, s, Device::cpu(), run.options);
+  const AttentionPlan plan(d, s, run.device, run.options);
   const Scratch first(plan.workspace_bytes()), second(plan.workspace_bytes());
   plan.forward(t.common<AttentionForward>(d, in), {first.data(), first.bytes()});
   AttentionResults out;
   out.o = t.queries.rows_out(t.o.values(), d.heads * columns), out.lse = t.queries.statistic_out(t.lse.values(), d.heads);
-  EXPECT_TRUE(t.o.memory.guards_intact() && t.lse.guards_intact() && first.guards_intact());
+  out.guards_intact = t.o.memory.guards_intact() && t.lse.guards_intact() && first.guards_intact();
   if (!run.backward) return out;
   AttentionBackward b = t.common<AttentionBackward>(d, in);
   b.d_o = t.d_o.view(), b.dlse = t.dlse, b.dq = t.dq.view(), b.dk = t.dk.view(), b.dv = t.dv.view();
   if (d.bias) b.dbias = t.dbias.view();
   plan.backward(b, {second.data(), second.bytes()});
-  EXPECT_TRUE(t.dq.memory.guards_intact() && t.dk.memory.guards_intact() && t.dv.memory.guards_intact() && second.guards_intact());
+  for (const HostTensor* written : {&t.dq.memory, &t.dk.memory, &t.dv.memory})
+    out.guards_intact = out.guards_intact && written->guards_intact();
+  out.guards_intact = out.guards_intact && second.guards_intact();
   out.dq = t.queries.rows_out(t.dq.values(), d.heads * d.head_dim), out.dk = t.keys.rows_out(t.dk.values(), kv * d.head_dim);
   out.dv = t.keys.rows_out(t.dv.values(), kv * columns);
   if (!d.bias) return out;
-  EXPECT_TRUE(t.dbias.memory.guards_intact());
+  out.guards_intact = out.guards_intact && t.dbias.memory.guards_intact();
   out.dbias = t.dbias.values();
   return out;
 }
 
-}  // namespace everglow::test
+AttentionResults exact_attention(AttentionDescription d, const AttentionSizes& s, const AttentionInputs& in) {
+  d.dtype = DType::f64;
+  return run_attention(padded(d), padded(s), in, {.options = {.force = "reference.attention"}});
+}
+
+}  // namespace everglow::proof

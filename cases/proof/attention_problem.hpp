@@ -1,15 +1,15 @@
-// The tensors of one attention case in the memory of a test, its run on a row, and derived bounds on the errors of that run.
+// The tensors of one attention case, its run on a row, and derived bounds on the errors of that run.
 #pragma once
 
 #include "cases/case.hpp"
-#include "support/tensor.hpp"
+#include "cases/proof/tensor.hpp"
 
 #include <everglow/attention.hpp>
 
 #include <string>
 #include <vector>
 
-namespace everglow::test {
+namespace everglow::proof {
 
 using Values = std::vector<double>;
 
@@ -33,19 +33,24 @@ AttentionSizes padded(AttentionSizes s);
 /// In the layout of the padded batch: what a packed run leaves out is 0, and -inf in lse.
 struct AttentionResults {
   Values o, lse, dq, dk, dv, dbias;
+  bool guards_intact = true;
 };
 
 struct AttentionRun {
   PlanOptions options{};
+  DeviceDescription device = Device::cpu();
   bool steps_first = false;  // memory is [S, B, H, D] with gaps between rows, a bias [.., Sk, Sq]; the views are permuted
   bool backward = true;
 };
-/// Runs with poisoned outputs and a workspace of exactly the bytes asked for; reports touched guards as test failures.
+/// Runs with poisoned outputs and a workspace of exactly the bytes asked for.
 AttentionResults run_attention(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,
                                const AttentionRun& run);
+
+/// The reference in f64; for packed batches on the padded one, so that the two forms prove each other.
+AttentionResults exact_attention(AttentionDescription d, const AttentionSizes& s, const AttentionInputs& in);
 
 /// Bounds on |f32 (or 16-bit) run - f64 run|, element by element, in the shape of the results. See the comments inside.
 AttentionResults attention_bounds(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,
                                   const AttentionResults& exact);
 
-}  // namespace everglow::test
+}  // namespace everglow::proof

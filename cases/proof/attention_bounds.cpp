@@ -1,11 +1,11 @@
 // Bounds on the error of an attention run in f32 arithmetic, to first order in the unit roundoff u, from the magnitudes of the
 // case itself: nothing here is fitted to what a kernel gives.
-#include "ops/attention_problem.hpp"
+#include "cases/proof/attention_problem.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-namespace everglow::test {
+namespace everglow::proof {
 namespace {
 
 /// Where the elements of one case lie.
@@ -164,4 +164,4 @@ AttentionResults attention_bounds(const AttentionDescription& description, const
   return out;
 }
 
-}  // namespace everglow::test
+}  // namespace everglow::proof

@@ -1,0 +1,65 @@
+// Attention against what PyTorch computed in f64: the reference in f64, and every row that takes f32. Padding is NaN.
+#include "cases/proof/attention_problem.hpp"
+#include "ops/small_layers.hpp"
+#include "ops/torch_vectors.hpp"
+
+#include <gtest/gtest.h>
+
+namespace everglow {
+namespace {
+
+using proof::Values;
+using test::TorchCase;
+
+proof::AttentionResults expected_attention(const TorchCase& c) {
+  const auto values = [&](const char* key) { return c.has(key) ? c.values(key) : Values(); };
+  return {
+      .o = values("o"), .lse = values("lse"), .dq = values("dq"), .dk = values("dk"), .dv = values("dv"), .dbias = values("dbias")};
+}
+
+void expect_attention(const TorchCase& c, AttentionDescription d, const AttentionSizes& sizes, const proof::AttentionInputs& in) {
+  const proof::AttentionResults exact = expected_attention(c), bounds = proof::attention_bounds(d, sizes, in, exact);
+  const double own_and_torch = d.dtype == DType::f64 ? 2 : 1 + 0x1p-29;
+  const auto compare = [&](const Values& actual, const Values& expected, Values bound) {
+    for (double& value : bound) value *= own_and_torch;
+    return test::compare(actual, expected, bound);
+  };
+  for (const auto& row : test::accepting_rows<AttentionPlan>("attention", d, sizes)) {
+    SCOPED_TRACE(row);
+    const proof::AttentionResults r = proof::run_attention(d, sizes, in, {.options = {.force = row}});
+    EXPECT_EQ("", compare(r.o, exact.o, bounds.o)) << "o";
+    EXPECT_EQ("", compare(r.lse, exact.lse, bounds.lse)) << "lse";
+    EXPECT_EQ("", compare(r.dq, exact.dq, bounds.dq)) << "dq";
+    EXPECT_EQ("", compare(r.dk, exact.dk, bounds.dk)) << "dk";
+    EXPECT_EQ("", compare(r.dv, exact.dv, bounds.dv)) << "dv";
+    EXPECT_EQ("", compare(r.dbias, exact.dbias, bounds.dbias)) << "dbias";
+  }
+}
+
+/// The bounds are those of attention_bounds.cpp, from the magnitudes of the case.
+TEST(Torch, Attention_sanitize) {
+  for (const TorchCase& c : test::torch_cases("attention"))
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      SCOPED_TRACE(c.name + ", " + std::string(name(dtype)));
+      const AttentionDescription d{.heads = static_cast<std::int64_t>(c.number("heads")),
+                                   .kv_heads = static_cast<std::int64_t>(c.number("kv_heads")),
+                                   .head_dim = c.size("q", 3),
+                                   .scale = static_cast<float>(c.number("scale")),
+                                   .causal = c.number("causal") != 0,
+                                   .alignment = CausalAlignment::top_left,
+                                   .bias = c.has("bias"),
+                                   .key_lengths = c.has("key_lengths"),
+                                   .dtype = dtype,
+                                   .training = true};
+      const AttentionSizes sizes{.batch = c.size("q", 0), .queries = c.size("q", 1), .keys = c.size("k", 1)};
+      proof::AttentionInputs in;
+      in.q = c.values("q"), in.k = c.values("k"), in.v = c.values("v"), in.d_o = c.values("d_o");
+      in.dlse.assign(c.values("lse").size(), 0);
+      if (d.bias) in.bias = c.values("bias"), in.bias_rows = in.bias_heads = 1;
+      if (d.key_lengths) in.key_lengths = c.values("key_lengths");
+      expect_attention(c, d, sizes, in);
+    }
+}
+
+}  // namespace
+}  // namespace everglow
