@@ -22,6 +22,9 @@ struct Places {
   }
 };
 
+/// What a rounding costs beside the unit roundoff: below f16's smallest normal number half of 2^-24.
+double least_rounding(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 0; }
+
 double magnitude(const Values& a, std::size_t a_row, const Values& b, std::size_t b_row, std::int64_t n) {
   double sum = 0;
   for (std::size_t e = 0; e < static_cast<std::size_t>(n); ++e) {
@@ -58,7 +61,10 @@ struct QueryBounds {
   const Values& p;          // [B, Sq, Hq, Sk]
   double u, storage, keep;  // keep = 1 / (1 - dropout)
 
-  double scale() const { return std::fabs(d.scale != 0 ? static_cast<double>(d.scale) : 1 / std::sqrt(static_cast<double>(at.d))); }
+  double scale() const {
+    if (d.scale != 0 || at.d == 0) return std::fabs(static_cast<double>(d.scale));
+    return 1 / std::sqrt(static_cast<double>(at.d));
+  }
 
   /// The largest magnitudes among the keys that a query sees: of the scaled product, and of bias and ALiBi.
   struct Sizes {
@@ -111,6 +117,8 @@ struct QueryBounds {
     out.lse[cell] = r + 2 * u * lse;
     for (std::int64_t j = 0; j < at.sk; ++j) add(out.o, row, in.v, at.key(b, j, h), at.dv, 2 * r * keep * probability(row, j));
     add(out.o, row, exact.o, row, at.dv, storage);
+    for (std::size_t e = 0; e < static_cast<std::size_t>(at.dv); ++e)
+      out.o[row * static_cast<std::size_t>(at.dv) + e] += least_rounding(d.dtype);
     const double mean = magnitude(in.d_o, row, exact.o, row, at.dv);
     const double e_delta = (static_cast<double>(at.dv) + 1) * u * mean + magnitude(in.d_o, row, out.o, row, at.dv);
     const double e_p = r + out.lse[cell] + 8 * u;  // relative, of exp(S - lse)
@@ -156,8 +164,9 @@ AttentionResults attention_bounds(const AttentionDescription& description, const
   }
   // The result's own rounding, one per cent for the terms of second order, and what underflows in an exponential.
   const auto finish = [&](Values& bound, const Values& value, double roundoff) {
+    const double least = roundoff > 0 ? least_rounding(d.dtype) : 0;
     for (std::size_t i = 0; i < bound.size(); ++i)
-      bound[i] = 1.01 * bound[i] + roundoff * std::fabs(std::isfinite(value[i]) ? value[i] : 0) + 1e-30;
+      bound[i] = 1.01 * bound[i] + roundoff * std::fabs(std::isfinite(value[i]) ? value[i] : 0) + least + 1e-30;
   };
   finish(out.o, exact.o, 0), finish(out.lse, exact.lse, 0), finish(out.dq, exact.dq, storage), finish(out.dk, exact.dk, storage);
   finish(out.dv, exact.dv, storage), finish(out.dbias, exact.dbias, storage);

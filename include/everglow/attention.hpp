@@ -16,7 +16,7 @@ struct AttentionDescription {
   std::int64_t kv_heads = 0;  ///< 0: as heads; else a divisor of heads (grouped queries)
   std::int64_t head_dim = 0;
   std::int64_t value_dim = 0;  ///< 0: as head_dim
-  float scale = 0;             ///< 0: 1/sqrt(head_dim)
+  float scale = 0;             ///< 0: 1/sqrt(head_dim), or 1 where that is 0
   bool causal = false;
   CausalAlignment alignment = CausalAlignment::bottom_right;
   std::int64_t window_left = -1;  ///< keys to the left of the diagonal that are seen; -1: all
@@ -70,7 +70,7 @@ struct AttentionBackward {
   TensorView status{};
 };
 
-/// Plan of an attention layer. A row with no key gives output 0 and LSE -inf. LSE and its gradient are f32, beside f64 tensors f64.
+/// Plan of an attention layer. Any size may be 0: with head_dim 0 every score is 0 before bias and ALiBi. A row with no key gives output 0 and LSE -inf. LSE and its gradient are f32, beside f64 tensors f64.
 /// What is written must be apart from everything else of the call; heads that interleave in one matrix are. On a CPU a length out
 /// of range throws before anything is written. Without dropout the seed and offset must be 0.
 class EVERGLOW_API AttentionPlan {

@@ -1,5 +1,6 @@
-// FlashAttention-2 on a CPU in f32: tiles of scores stay in the caches of a core, the softmax is online, one division at the end.
-// Forward: tasks are (batch, head, query block); where few queries leave threads idle, (batch, head, part of the keys).
+// FlashAttention-2 on a CPU: arithmetic in f32, tensors in f32, f16 or bf16. Tiles of scores stay in the caches of a core, the
+// softmax is online, one division at the end. Forward: tasks are (batch, head, query block); where few queries leave threads idle,
+// (batch, head, part of the keys).
 #include "cpu/attention_support.hpp"
 #include "cpu/rows.hpp"
 
@@ -78,7 +79,7 @@ class Forward {
       work.shape = shape_of(d_, valid - first);
       work.q = rows_of(t_.q, b, query, h);
       work.k = rows_of(t_.k, b, rows.first_key, h / group), work.v = rows_of(t_.v, b, rows.first_key, h / group);
-      work.o = {at(t_.o, b, query, h), t_.o.strides[1]};
+      work.o = rows_of(t_.o, b, query, h);
       if (t_.lse.given()) work.lse = lse_at(b, h, query), work.lse_stride = t_.lse.strides[2];
       work.options = options_of(query_, t_, rows, b, h, first);
       work.scratch = own.blocks;
@@ -112,30 +113,32 @@ class Forward {
     const std::int64_t begin = work.shape.key_begin, keys = std::max<std::int64_t>(work.shape.key_end - begin, 0);
     set_ranges(work.shape, d_, rows, 0, {begin + keys * part / parts_, begin + keys * (part + 1) / parts_}, own);
     work.partial = part_of(head, part);
-    work.o = {work.partial + 2 * grid_.queries, d_.value_dim};
+    work.o = in_scratch(work.partial + 2 * grid_.queries, d_.value_dim);
   }
 
-  /// Adds the parts of one head in their order, each times e^(its maximum - the highest).
+  /// Adds the parts of one head in their order, each times e^(its maximum - the highest), in the place of the first.
   void add_parts(std::int64_t b, std::int64_t h) const {
     const AttentionRows rows = attention_rows(d_, t_, b);
+    const auto values = [&](std::int64_t part, std::int64_t i) {
+      return part_of(b * d_.heads + h, part) + 2 * grid_.queries + i * d_.value_dim;
+    };
     for (std::int64_t i = 0; i < rows.queries; ++i) {
       float top = minus_infinity, sum = 0;
       for (std::int64_t part = 0; part < parts_; ++part) {
         const float here = part_of(b * d_.heads + h, part)[2 * i];
         if (here > top || std::isnan(here)) top = here;
       }
-      float* const o = at(t_.o, b, rows.first_query + i, h);
-      std::fill_n(o, d_.value_dim, 0.0F);
+      float* const o = values(0, i);
       for (std::int64_t part = 0; part < parts_ && top != minus_infinity; ++part) {
-        const float* const from = part_of(b * d_.heads + h, part);
-        const float* const values = from + 2 * grid_.queries + i * d_.value_dim;
-        const float factor = std::exp(from[2 * i] - top);
-        sum += factor * from[2 * i + 1];
-        for (std::int64_t e = 0; e < d_.value_dim; ++e) o[e] += factor * values[e];
+        const float* const statistics = part_of(b * d_.heads + h, part) + 2 * i;
+        const float factor = std::exp(statistics[0] - top);
+        sum += factor * statistics[1];
+        for (std::int64_t e = 0; e < d_.value_dim; ++e) o[e] = (part == 0 ? 0 : o[e]) + factor * values(part, i)[e];
       }
       if (t_.lse.given()) *lse_at(b, h, rows.first_query + i) = sum == 0 ? minus_infinity : top + std::log(sum);
       const float factor = sum == 0 ? 0 : 1 / sum;
       for (std::int64_t e = 0; e < d_.value_dim; ++e) o[e] *= factor;
+      kernels_.put({o, d_.value_dim}, 1, d_.value_dim, rows_of(t_.o, b, rows.first_query + i, h));
     }
   }
 
@@ -161,7 +164,7 @@ Footprint footprint(const AttentionQuery& query) {
 
 Verdict accepts(const AttentionQuery& q) {
   constexpr std::int64_t limit = std::numeric_limits<std::int32_t>::max() / 2;
-  if (q.description.dtype != DType::f32) return decline(name(q.description.dtype), " is not served yet");
+  if (q.description.dtype == DType::f64) return decline("f64 is served by the reference alone");
   if (q.sizes.keys > limit) return decline("expected at most ", limit, " keys, got ", q.sizes.keys);
   if (q.sizes.queries > limit) return decline("expected at most ", limit, " queries, got ", q.sizes.queries);
   return accept();

@@ -45,19 +45,19 @@ class Backward {
         sk_(grid_.keys),
         small_(are_small(query, grid_)),
         step_(queries_of_block(kernels_, sq_)),
-        group_(d_.heads / d_.kv_heads) {
+        group_(d_.heads / std::max<std::int64_t>(d_.kv_heads, 1)) {
     const std::int64_t wanted = key_runs(query, grid_.batch, sk_);
     run_length_ = std::max<std::int64_t>(rounded_up(divided_up(sk_, wanted), kernels_.block_keys), 1);
     runs_ = std::max<std::int64_t>(divided_up(sk_, run_length_), 1);
   }
 
   void run() const {
-    if (t_.dbias.given()) zero_bias_gradient();
+    if (t_.dbias.given() && alone()) zero_bias_gradient();
     const double work =
         static_cast<double>(group_ * sq_ * std::min(run_length_, sk_)) * static_cast<double>(2 * d_.value_dim + 3 * d_.head_dim);
     run_tasks(query_.threads, grid_.batch * d_.kv_heads * runs_, work, [&](std::int64_t task, int thread) {
       const std::int64_t b = task / (runs_ * d_.kv_heads), kv_head = task / runs_ % d_.kv_heads;
-      if (small_ && t_.d_o.given() && group_ == 1)
+      if (small_ && t_.d_o.given() && group_ == 1 && d_.dtype == DType::f32)
         small_head(b, kv_head, scratch_.of(thread));
       else
         keys(b, kv_head, task % runs_, scratch_.of(thread));
@@ -89,9 +89,6 @@ class Backward {
     set_ranges(work.shape, d_, rows, first, {std::min(run.begin, rows.keys), std::min(run.end, rows.keys)}, own);
     return work;
   }
-  void want_bias(FlashBackwardBlock& work, std::int64_t row, std::int64_t head, std::int64_t first) const {
-    work.dbias = at(t_.dbias, row, head, first), work.dbias_query = t_.dbias.strides[2], work.dbias_key = t_.dbias.strides[3];
-  }
 
   /// All queries against one run of keys.
   void keys(std::int64_t b, std::int64_t kv_head, std::int64_t run, const ThreadScratch& own) const {
@@ -103,7 +100,7 @@ class Backward {
       for (std::int64_t first = 0; first < rows.queries; first += step_) {
         FlashBackwardBlock work = block_of(rows, b, h, part, first, own);
         work.dq = dq_rows(rows, b, h, run, first), work.dk = dk, work.dv = dv;
-        if (t_.dbias.given() && alone()) want_bias(work, b, h, first);
+        if (t_.dbias.given() && alone()) work.dbias = bias_rows(b, h, first, part.begin), work.dbias_key = t_.dbias.strides[3];
         if (small_ && work.shape.key_begin < work.shape.key_end)
           small_kernels(query_.isa).backward(work, true);
         else
@@ -122,8 +119,8 @@ class Backward {
     if (rows.queries > 0) {
       FlashBackwardBlock work = block_of(rows, b, h, {0, rows.all_keys}, 0, own);
       work.dq = dq_rows(rows, b, h, 0, 0);
-      if (t_.dk.given()) work.dk = {at(t_.dk, b, rows.first_key, h), t_.dk.strides[1]};
-      if (t_.dv.given()) work.dv = {at(t_.dv, b, rows.first_key, h), t_.dv.strides[1]};
+      if (t_.dk.given()) work.dk = in_place(t_.dk, b, rows.first_key, h);
+      if (t_.dv.given()) work.dv = in_place(t_.dv, b, rows.first_key, h);
       if (work.shape.key_begin < work.shape.key_end) {
         small_kernels(query_.isa).backward(work, false);
         seen = {work.shape.key_begin, work.shape.key_end}, queries = rows.queries;
@@ -136,41 +133,60 @@ class Backward {
       zero_rows(*gradient, b, h, rows.first_key + seen.end, rows.first_key + rows.all_keys);
     }
   }
+  static FlashOutput in_place(const TensorView& gradient, std::int64_t b, std::int64_t s, std::int64_t h) {
+    return {static_cast<float*>(at(gradient, b, s, h)), gradient.strides[1]};
+  }
   KeyRange keys_of_run(std::int64_t run, std::int64_t keys) const {
     return {std::min(run * run_length_, keys), std::min((run + 1) * run_length_, keys)};
   }
 
-  /// A bias that several rows or heads share: tasks are its blocks, and each adds what they give in their order, with scores
-  /// computed again, so that the sum needs no memory of its own and does not depend on the threads.
+  /// A bias that several rows or heads share: tasks are its blocks, and each adds what they give in their order in scratch, with
+  /// scores computed again, so that the sum does not depend on the threads and is rounded once.
   void bias_gradients() const {
-    const std::int64_t heads = t_.dbias.size(1), blocks = divided_up(sq_, step_);
+    const std::int64_t heads = t_.dbias.size(1), blocks = divided_up(sq_, step_), runs = divided_up(sk_, bias_run);
     const std::int64_t shared = (t_.dbias.size(0) == 1 ? grid_.batch : 1) * (heads == 1 ? d_.heads : 1);
-    const double work =
-        static_cast<double>(shared * std::min(step_, sq_) * std::min(run_length_, sk_) * (d_.head_dim + d_.value_dim));
-    run_tasks(query_.threads, t_.dbias.size(0) * heads * blocks * runs_, work, [&](std::int64_t task, int thread) {
-      const std::int64_t row = task / (runs_ * blocks * heads), head = task / (runs_ * blocks) % heads;
-      const std::int64_t first = task / runs_ % blocks * step_;
-      bias_gradient(row, head, first, task % runs_, scratch_.of(thread));
+    const double work = static_cast<double>(shared * std::min(step_, sq_) * std::min(bias_run, sk_) * (d_.head_dim + d_.value_dim));
+    run_tasks(query_.threads, t_.dbias.size(0) * heads * blocks * runs, work, [&](std::int64_t task, int thread) {
+      const std::int64_t row = task / (runs * blocks * heads), head = task / (runs * blocks) % heads;
+      bias_gradient(row, head, task / runs % blocks * step_, task % runs * bias_run, scratch_.of(thread));
     });
   }
-  void bias_gradient(std::int64_t row, std::int64_t head, std::int64_t first, std::int64_t run, const ThreadScratch& own) const {
+  void bias_gradient(std::int64_t row, std::int64_t head, std::int64_t first, std::int64_t key, const ThreadScratch& own) const {
     const bool every_row = t_.dbias.size(0) == 1, every_head = t_.dbias.size(1) == 1;
+    const std::int64_t end = std::min(key + bias_run, sk_), keys = end - key, queries = std::min(step_, sq_ - first);
+    std::fill_n(own.dbias, queries * keys, 0.0F);
     for (std::int64_t b = every_row ? 0 : row; b < (every_row ? grid_.batch : row + 1); ++b) {
       const AttentionRows rows = attention_rows(d_, t_, b);
       if (first >= rows.queries) continue;
       for (std::int64_t h = every_head ? 0 : head; h < (every_head ? d_.heads : head + 1); ++h) {
-        FlashBackwardBlock work = block_of(rows, b, h, keys_of_run(run, rows.all_keys), first, own);
-        want_bias(work, row, head, first);
+        FlashBackwardBlock work = block_of(rows, b, h, {key, end}, first, own);
+        work.dbias = in_scratch(own.dbias, keys), work.dbias_key = 1, work.add_bias = true;
         backward_kernels(query_.isa).block(work);
       }
+    }
+    put_bias_gradient({own.dbias, keys}, row, head, first, {key, end});
+  }
+  StoredOutput bias_rows(std::int64_t row, std::int64_t head, std::int64_t query, std::int64_t key) const {
+    const std::int64_t bytes = key * t_.dbias.strides[3] * static_cast<std::int64_t>(size_of(t_.dbias.dtype));
+    return {static_cast<std::byte*>(at(t_.dbias, row, head, query)) + bytes, t_.dbias.strides[2], storage_of(t_.dbias.dtype)};
+  }
+  void put_bias_gradient(const FlashRows& sums, std::int64_t row, std::int64_t head, std::int64_t first, KeyRange keys) const {
+    const std::int64_t stride = t_.dbias.strides[3], count = std::min(step_, sq_ - first), width = keys.end - keys.begin;
+    if (stride == 1) return kernels_.put(sums, count, width, bias_rows(row, head, first, keys.begin));
+    for (std::int64_t i = 0; i < count; ++i) {  // rows of one element
+      const StoredOutput to = bias_rows(row, head, first + i, keys.begin);
+      kernels_.put({sums.data + i * sums.stride, 1}, width, 1, {to.data, stride, to.storage});
     }
   }
   void zero_bias_gradient() const {
     const TensorView& view = t_.dbias;
+    const std::size_t size = size_of(view.dtype);
     parallel_ranges(query_.threads, view.size(0) * view.size(1) * view.size(2), 64, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        float* const to = at(view, row / (view.size(1) * view.size(2)), row / view.size(2) % view.size(1), row % view.size(2));
-        for (std::int64_t j = 0; j < view.size(3); ++j) to[j * view.strides[3]] = 0;
+        auto* const to = static_cast<std::byte*>(
+            at(view, row / (view.size(1) * view.size(2)), row / view.size(2) % view.size(1), row % view.size(2)));
+        for (std::int64_t j = 0; j < view.size(3); ++j)
+          std::memset(to + j * view.strides[3] * static_cast<std::int64_t>(size), 0, size);
       }
     });
   }
@@ -183,30 +199,28 @@ class Backward {
     return {scratch, stride};
   }
   void finish(const TensorView& gradient, const FlashOutput& sum, std::int64_t b, std::int64_t kv_head, KeyRange keys) const {
-    if (!gradient.given()) return;
-    for (std::int64_t s = keys.begin; s < keys.end; ++s)
-      std::copy_n(sum.data + (s - keys.begin) * sum.stride, gradient.size(3), at(gradient, b, s, kv_head));
+    if (!gradient.given() || keys.begin == keys.end) return;
+    kernels_.put({sum.data, sum.stride}, keys.end - keys.begin, gradient.size(3), rows_of(gradient, b, keys.begin, kv_head));
   }
 
   float* part(std::int64_t b, std::int64_t h, std::int64_t run, std::int64_t i) const {
     return scratch_.parts + (((b * d_.heads + h) * runs_ + run) * sq_ + i) * d_.head_dim;
   }
-  FlashOutput dq_rows(const AttentionRows& rows, std::int64_t b, std::int64_t h, std::int64_t run, std::int64_t first) const {
-    if (!t_.dq.given()) return {nullptr, 0};
-    if (runs_ > 1) return {part(b, h, run, first), d_.head_dim};
-    return {at(t_.dq, b, rows.first_query + first, h), t_.dq.strides[1]};
+  StoredOutput dq_rows(const AttentionRows& rows, std::int64_t b, std::int64_t h, std::int64_t run, std::int64_t first) const {
+    if (t_.dq.given() && runs_ > 1) return in_scratch(part(b, h, run, first), d_.head_dim);
+    return rows_of(t_.dq, b, rows.first_query + first, h);
   }
-  /// dq of one query: the parts of the runs of keys, in their order.
+  /// dq of one query: the parts of the runs of keys, in their order, added in the place of the first.
   void add_parts(std::int64_t b, std::int64_t h, std::int64_t i) const {
     const AttentionRows rows = attention_rows(d_, t_, b);
-    if (i >= rows.all_queries) return;
-    float* const out = at(t_.dq, b, rows.first_query + i, h);
-    std::fill_n(out, d_.head_dim, 0.0F);
-    if (i >= rows.queries) return;
-    for (std::int64_t run = 0; run < runs_; ++run) {
+    const std::int64_t row = rows.first_query + i;
+    if (i >= rows.queries) return zero_rows(t_.dq, b, h, row, row + (i < rows.all_queries ? 1 : 0));
+    float* const sum = part(b, h, 0, i);
+    for (std::int64_t run = 1; run < runs_; ++run) {
       const float* const from = part(b, h, run, i);
-      for (std::int64_t e = 0; e < d_.head_dim; ++e) out[e] += from[e];
+      for (std::int64_t e = 0; e < d_.head_dim; ++e) sum[e] += from[e];
     }
+    kernels_.put({sum, d_.head_dim}, 1, d_.head_dim, rows_of(t_.dq, b, row, h));
   }
 
   const AttentionQuery& query_;

@@ -8,6 +8,8 @@
 #include "core/philox.hpp"
 #include "cpu/isa/attention_kernels.hpp"
 
+#include <cstring>
+
 namespace everglow::cpu {
 
 void attention_flash2_backward(const AttentionQuery& query, const AttentionBackward& tensors, void* workspace,
@@ -20,19 +22,28 @@ inline const AttentionForwardKernels& forward_kernels(Isa isa) {
 inline std::int64_t divided_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 inline std::int64_t rounded_up(std::int64_t n, std::int64_t to) { return divided_up(n, to) * to; }
 
-/// Element (b, s, h, 0) of a [B, S, H, D] tensor, or (b, h, i, 0) of a bias.
-inline const float* at(const ConstTensorView& view, std::int64_t b, std::int64_t s, std::int64_t h) {
-  return static_cast<const float*>(view.data) + b * view.strides[0] + s * view.strides[1] + h * view.strides[2];
+inline FlashStorage storage_of(DType dtype) {
+  return dtype == DType::f16 ? FlashStorage::f16 : dtype == DType::bf16 ? FlashStorage::bf16 : FlashStorage::f32;
 }
-inline float* at(const TensorView& view, std::int64_t b, std::int64_t s, std::int64_t h) {
-  return static_cast<float*>(view.data) + b * view.strides[0] + s * view.strides[1] + h * view.strides[2];
+/// Element (b, s, h, 0) of a [B, S, H, D] tensor, or (b, h, i, 0) of a bias.
+inline const void* at(const ConstTensorView& view, std::int64_t b, std::int64_t s, std::int64_t h) {
+  const std::int64_t offset = b * view.strides[0] + s * view.strides[1] + h * view.strides[2];
+  return static_cast<const std::byte*>(view.data) + offset * static_cast<std::int64_t>(size_of(view.dtype));
+}
+inline void* at(const TensorView& view, std::int64_t b, std::int64_t s, std::int64_t h) {
+  return const_cast<void*>(at(ConstTensorView(view), b, s, h));
 }
 /// The rows of one (batch, head) from row s on; none where the view is not given.
-inline FlashRows rows_of(const ConstTensorView& view, std::int64_t b, std::int64_t s, std::int64_t h) {
-  if (!view.given()) return {nullptr, 0};
-  return {at(view, b, s, h), view.strides[1]};
+inline StoredRows rows_of(const ConstTensorView& view, std::int64_t b, std::int64_t s, std::int64_t h) {
+  if (!view.given()) return {nullptr, 0, FlashStorage::f32};
+  return {at(view, b, s, h), view.strides[1], storage_of(view.dtype)};
 }
-/// As rows_of for a [B, H, S] tensor.
+inline StoredOutput rows_of(const TensorView& view, std::int64_t b, std::int64_t s, std::int64_t h) {
+  if (!view.given()) return {nullptr, 0, FlashStorage::f32};
+  return {at(view, b, s, h), view.strides[1], storage_of(view.dtype)};
+}
+inline StoredOutput in_scratch(float* data, std::int64_t stride) { return {data, stride, FlashStorage::f32}; }
+/// As rows_of for a [B, H, S] tensor of f32.
 inline FlashRows statistics_of(const ConstTensorView& view, std::int64_t b, std::int64_t h, std::int64_t s) {
   if (!view.given()) return {nullptr, 0};
   return {static_cast<const float*>(view.data) + b * view.strides[0] + h * view.strides[1] + s * view.strides[2], view.strides[2]};
@@ -53,7 +64,10 @@ struct ThreadScratch {
   FlashScratch blocks;
   std::int32_t *first_key, *end_key;  // [R, M]
   float *dk, *dv;                     // sums of one run of keys
+  float* dbias;                       // [M, bias_run]: sums over the rows and heads that share a bias
 };
+
+constexpr std::int64_t bias_run = 512;  ///< keys of the gradient of a shared bias that one task sums up
 
 /// Elements between gathered rows, as the kernels have it: whole vectors and one more.
 inline std::int64_t row_stride(const AttentionForwardKernels& kernels, std::int64_t width) {
@@ -95,11 +109,13 @@ class AttentionScratch {
     if (d.dropout > 0) s.blocks.keep = arena.take<float>(row);
     if (d.bias || d.dropout > 0) s.blocks.rows = arena.take<float>(m * row_stride(kernels_, n));
     if (!backward_) {
+      if (d.dtype != DType::f32) s.blocks.q_rows = arena.take<float>(m * wide);
       s.blocks.o = arena.take<float>(r * d.value_dim * m);
       s.blocks.top = arena.take<float>(r * m), s.blocks.sum = arena.take<float>(r * m);
       return s;
     }
     if (d.softcap > 0) s.blocks.slopes = arena.take<float>(tile);
+    if (d.bias) s.dbias = arena.take<float>(m * std::min(query_.sizes.keys, bias_run));
     s.blocks.ds = arena.take<float>(tile);
     s.blocks.d_o = arena.take<float>(d.value_dim * m);
     s.blocks.dq = arena.take<float>(d.head_dim * m);
@@ -160,7 +176,8 @@ inline FlashShape shape_of(const AttentionDescription& d, std::int64_t queries) 
 }
 
 inline void zero_rows(const TensorView& view, std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t end) {
-  for (std::int64_t s = first; s < end; ++s) std::fill_n(at(view, b, s, h), view.size(3), 0.0F);
+  const std::size_t bytes = static_cast<std::size_t>(view.size(3)) * size_of(view.dtype);
+  for (std::int64_t s = first; s < end && bytes > 0; ++s) std::memset(at(view, b, s, h), 0, bytes);
 }
 
 /// The options of a block of one (batch, head) whose first query is `query`, counted in its sequence.
@@ -177,8 +194,9 @@ FlashOptions options_of(const AttentionQuery& plan, const Tensors& t, const Atte
         slopes.data)[slopes.rank == 1 ? h * slopes.strides[0] : b * slopes.strides[0] + h * slopes.strides[1]];
   }
   if (d.bias) {
-    o.bias = at(t.bias, t.bias.size(0) == 1 ? 0 : b, t.bias.size(1) == 1 ? 0 : h, query);
-    o.bias_query = t.bias.strides[2], o.bias_key = t.bias.strides[3];
+    o.bias = {at(t.bias, t.bias.size(0) == 1 ? 0 : b, t.bias.size(1) == 1 ? 0 : h, query), t.bias.strides[2],
+              storage_of(t.bias.dtype)};
+    o.bias_key = t.bias.strides[3];
   }
   o.scores = d.softcap > 0 || o.slope != 0 || d.bias;
   o.drops = d.dropout > 0;

@@ -39,11 +39,11 @@ TEST(AttentionErrors, Descriptions_sanitize) {
   using S = AttentionSizes;
   const std::vector<BadPlan> table{
       {[](D& d, S&) { d.dtype = DType::i32; }, "dtype: expected f32, f16, bf16 or f64, got i32", ErrorCode::type_mismatch},
-      {[](D& d, S&) { d.heads = 0; }, "heads: expected 1 or more, got 0"},
+      {[](D& d, S&) { d.heads = -1; }, "heads: expected 0 or more, got -1"},
       {[](D& d, S&) { d.kv_heads = -1; }, "kv_heads: expected 0 or more, got -1"},
       {[](D& d, S&) { d.kv_heads = 3; }, "kv_heads: expected a divisor of 4 heads, got 3"},
       {[](D& d, S&) { d.kv_heads = 8; }, "kv_heads: expected a divisor of 4 heads, got 8"},
-      {[](D& d, S&) { d.head_dim = 0; }, "head_dim: expected 1 or more, got 0"},
+      {[](D& d, S&) { d.head_dim = -1; }, "head_dim: expected 0 or more, got -1"},
       {[](D& d, S&) { d.value_dim = -3; }, "value_dim: expected 0 or more, got -3"},
       {[](D& d, S&) { d.scale = infinite; }, "scale: expected a finite number, got inf"},
       {[](D& d, S&) { d.scale = std::nanf(""); }, "scale: expected a finite number, got nan"},

@@ -53,15 +53,16 @@ using Entry = test::BadCall<Attention>;
 constexpr auto invalid = ErrorCode::invalid_argument, mismatch = ErrorCode::type_mismatch;
 
 constexpr Entry plans[] = {
-    {"zero heads", "attention.plan", invalid, "heads: expected 1 or more, got 0", [](Attention& w) { w.description.heads = 0; }},
+    {"negative heads", "attention.plan", invalid, "heads: expected 0 or more, got -4",
+     [](Attention& w) { w.description.heads = -4; }},
     {"kv_heads that do not divide", "attention.plan", invalid, "kv_heads: expected a divisor of 4 heads, got 3",
      [](Attention& w) { w.description.kv_heads = 3; }},
     {"more kv_heads than heads", "attention.plan", invalid, "kv_heads: expected a divisor of 4 heads, got 8",
      [](Attention& w) { w.description.kv_heads = 8; }},
     {"negative kv_heads", "attention.plan", invalid, "kv_heads: expected 0 or more, got -2",
      [](Attention& w) { w.description.kv_heads = -2; }},
-    {"no head_dim", "attention.plan", invalid, "head_dim: expected 1 or more, got 0",
-     [](Attention& w) { w.description.head_dim = 0; }},
+    {"negative head_dim", "attention.plan", invalid, "head_dim: expected 0 or more, got -8",
+     [](Attention& w) { w.description.head_dim = -8; }},
     {"negative value_dim", "attention.plan", invalid, "value_dim: expected 0 or more, got -8",
      [](Attention& w) { w.description.value_dim = -8; }},
     {"scale not a number", "attention.plan", invalid, "scale: expected a finite number, got nan",

@@ -22,7 +22,7 @@ void deltas(const FlashBackwardBlock& b, vfloat (&delta)[NV], vfloat (&lse)[NV])
     delta[v] = vfloat{} - load(gradient + v * lanes);
     for (std::int64_t column = 0; column < s.value_dim && b.d_o.data != nullptr; column += lanes) {
       vfloat square[lanes];
-      load_square(square, b.o, v * lanes, s.queries, column, s.value_dim);
+      with_rows(b.o, [&](const auto& o) { load_square(square, o, v * lanes, s.queries, column, s.value_dim); });
       transpose(square);
       const int kept = static_cast<int>(s.value_dim - column < lanes ? s.value_dim - column : lanes);
       for (int i = 0; i < kept; ++i) delta[v] += square[i] * load(b.scratch.d_o + (column + i) * NV * lanes + v * lanes);
@@ -35,7 +35,7 @@ template <int NV>
 void score_gradients(const FlashBackwardBlock& b, const Sight<NV>& sight, const vfloat (&delta)[NV], const vfloat (&lse)[NV],
                      const TilePlace& at) {
   const bool masked = !sight.covers(at.key, at.key + at.keys), flows = b.d_o.data != nullptr, bends = b.options.softcap > 0;
-  const bool drops = b.options.drops, biased = b.dbias != nullptr;
+  const bool drops = b.options.drops, biased = b.dbias.data != nullptr;
   const float scale = b.shape.scale;
   if (b.options.scores) adjust_scores<NV>(b.options, at, b.scratch, b.scratch.slopes);
   if (drops) keep_tile<NV>(b.options, at, b.scratch);
@@ -61,13 +61,23 @@ void score_gradients(const FlashBackwardBlock& b, const Sight<NV>& sight, const 
 }
 
 template <int NV>
-void add_bias_gradient(const FlashBackwardBlock& b, const TilePlace& at, const float* ones) {
+void put_bias_gradient(const FlashBackwardBlock& b, const TilePlace& at, const float* ones) {
   constexpr std::int64_t stride = wide(block_keys);
-  unpack_transposed<NV>(b.scratch.bias, ones, at.count, at.keys, {b.scratch.rows, stride});
-  for (std::int64_t i = 0; i < at.count; ++i) {
-    float* const to = b.dbias + i * b.dbias_query + at.key * b.dbias_key;
-    for (std::int64_t j = 0; j < at.keys; ++j) to[j * b.dbias_key] += b.scratch.rows[i * stride + j];
-  }
+  unpack_transposed<NV>(b.scratch.bias, ones, at.count, at.keys, stored(b.scratch.rows, stride));
+  with_output(b.dbias, [&]<class S>(const Output<S>& out) {
+    S row[stride];
+    for (std::int64_t i = 0; i < at.count; ++i) {
+      S* const to = out.data + i * out.stride + (at.key - b.key_origin) * b.dbias_key;
+      const float* const from = b.scratch.rows + i * stride;
+      if (b.add_bias) {
+        float* const sum = reinterpret_cast<float*>(to);
+        for (std::int64_t j = 0; j < at.keys; ++j) sum[j * b.dbias_key] += from[j];
+        continue;
+      }
+      for (std::int64_t j = 0; j < at.keys; j += lanes) store(row + j, load(from + j));
+      for (std::int64_t j = 0; j < at.keys; ++j) to[j * b.dbias_key] = row[j];
+    }
+  });
 }
 
 template <int NV>
@@ -77,7 +87,7 @@ void backward(const FlashBackwardBlock& b) {
   const FlashScratch& scratch = b.scratch;
   Sight<NV> sight;
   sight.set(s, 0);
-  const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr || b.dbias != nullptr;
+  const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr || b.dbias.data != nullptr;
   const bool any = s.key_begin < s.key_end;
   vfloat delta[NV], lse[NV];
   FlashRows q_rows{}, d_o_rows{};
@@ -93,14 +103,14 @@ void backward(const FlashBackwardBlock& b) {
   bool started = false;
   for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys, started = true) {
     const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys, row = j - b.key_origin;
-    const FlashRows k = gathered({b.k.data + j * b.k.stride, b.k.stride}, keys, s.head_dim, scratch.k_rows);
-    const FlashRows v = gathered({b.v.data + j * b.v.stride, b.v.stride}, keys, s.value_dim, scratch.v_rows);
+    const FlashRows k = gathered(rows_from(b.k, j), keys, s.head_dim, scratch.k_rows);
+    const FlashRows v = gathered(rows_from(b.v, j), keys, s.value_dim, scratch.v_rows);
     multiply<NV, false>({k.data, k.stride, scratch.q, width, scratch.p, width, keys, s.head_dim, false, nullptr});
     if (flows && wants_ds)
       multiply<NV, false>({v.data, v.stride, scratch.d_o, width, scratch.ds, width, keys, s.value_dim, false, nullptr});
     const TilePlace at{0, s.queries, j, keys};
     score_gradients<NV>(b, sight, delta, lse, at);
-    if (b.dbias != nullptr) add_bias_gradient<NV>(b, at, ones);
+    if (b.dbias.data != nullptr) put_bias_gradient<NV>(b, at, ones);
     if (b.dq.data != nullptr)
       multiply<NV, true>({k.data, k.stride, scratch.ds, width, scratch.dq, width, s.head_dim, keys, started, nullptr});
     if (b.dk.data != nullptr)

@@ -51,8 +51,7 @@ struct Block {
     q = b.scratch.q + index * b.shape.head_dim * block_queries, o = b.scratch.o + index * b.shape.value_dim * block_queries;
     top = b.scratch.top + index * block_queries, sum = b.scratch.sum + index * block_queries;
     for (int v = 0; v < NV; ++v) store(top + v * lanes, -infinity()), store(sum + v * lanes, vfloat{});
-    const FlashRows rows{b.q.data + first * b.q.stride, b.q.stride};
-    pack_transposed<NV>(rows, b.shape.queries - first, b.shape.head_dim, b.shape.scale, q);
+    pack_transposed<NV>(rows_from(b.q, first), b.shape.queries - first, b.shape.head_dim, b.shape.scale, q);
   }
 
   void take(const FlashForwardBlock& b, const FlashRows& k, const FlashRows& v, std::int64_t key, std::int64_t keys) {
@@ -88,7 +87,7 @@ struct Block {
     }
     if (!started)
       for (std::int64_t i = 0; i < b.shape.value_dim * NV * lanes; i += lanes) store(o + i, vfloat{});
-    unpack_transposed<NV>(o, factor, b.shape.queries - first, b.shape.value_dim, {b.o.data + first * b.o.stride, b.o.stride});
+    unpack_transposed<NV>(o, factor, b.shape.queries - first, b.shape.value_dim, rows_from(b.o, first));
   }
 };
 
@@ -98,10 +97,12 @@ void forward(const FlashForwardBlock& b, std::int64_t step) {
   const std::int64_t blocks = (s.queries + step - 1) / step;
   Block<NV> block[most_blocks];
   for (std::int64_t i = 0; i < blocks; ++i) block[i].begin(b, i, step);
-  for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys) {
-    const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys;
-    const FlashRows k = gathered({b.k.data + j * b.k.stride, b.k.stride}, keys, s.head_dim, b.scratch.k_rows);
-    const FlashRows v = gathered({b.v.data + j * b.v.stride, b.v.stride}, keys, s.value_dim, b.scratch.v_rows);
+  // Blocks of keys end at multiples of their size, so that sums have one order whichever queries share the keys.
+  for (std::int64_t j = s.key_begin, next = 0; j < s.key_end; j = next) {
+    next = (j / block_keys + 1) * block_keys;
+    const std::int64_t keys = (next < s.key_end ? next : s.key_end) - j;
+    const FlashRows k = gathered(rows_from(b.k, j), keys, s.head_dim, b.scratch.k_rows);
+    const FlashRows v = gathered(rows_from(b.v, j), keys, s.value_dim, b.scratch.v_rows);
     for (std::int64_t i = 0; i < blocks; ++i) block[i].take(b, k, v, j, keys);
   }
   for (std::int64_t i = 0; i < blocks; ++i) block[i].finish(b);
@@ -119,116 +120,141 @@ void forward_blocks(const FlashForwardBlock& b, std::int64_t step) {
     forward<4>(b, step);
 }
 
-/// Scores of one query and the `lanes` keys from j on; keys beyond the end repeat the last one.
-vfloat row_scores(const FlashForwardBlock& b, const float* q, std::int64_t j, std::int64_t end) {
-  const float* key[lanes];
-  vfloat sum[lanes];
-#pragma GCC unroll 16
-  for (int i = 0; i < lanes; ++i) {
-    key[i] = b.k.data + (j + i < end ? j + i : end - 1) * b.k.stride;
-    sum[i] = vfloat{};
-  }
-  const std::int64_t d = b.shape.head_dim;
-  std::int64_t e = 0;
-  for (; e + lanes <= d; e += lanes) {
-    const vfloat x = load(q + e);
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) sum[i] += x * load(key[i] + e);
-  }
-  if (e < d) {
-    const int left = static_cast<int>(d - e);
-    const vfloat x = load_part(q + e, left);
-    for (int i = 0; i < lanes; ++i) sum[i] += x * load_part(key[i] + e, left);
-  }
-  return sums_of(sum) * b.shape.scale;
-}
+/// One query with its keys in scratch.p: for a handful of queries the lanes of `forward` would stay empty. S: how q, k, v are
+/// stored.
+template <class S>
+struct OneQuery {
+  const FlashForwardBlock& b;
+  const S *q, *k, *v;
+  std::int64_t query, first, end;
 
-struct KeyRange {
-  std::int64_t first, end;
+  OneQuery(const FlashForwardBlock& block, std::int64_t index)
+      : b(block),
+        q(static_cast<const S*>(b.q.data) + index * b.q.stride),
+        k(static_cast<const S*>(b.k.data)),
+        v(static_cast<const S*>(b.v.data)),
+        query(index),
+        first(b.shape.first_key[index]),
+        end(b.shape.end_key[index]) {}
+
+  /// Scores of the `lanes` keys from j on; keys beyond the end repeat the last one.
+  vfloat scores(std::int64_t j) const {
+    const S* key[lanes];
+    vfloat sum[lanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) {
+      key[i] = k + (j + i < end ? j + i : end - 1) * b.k.stride;
+      sum[i] = vfloat{};
+    }
+    const std::int64_t d = b.shape.head_dim;
+    std::int64_t e = 0;
+    for (; e + lanes <= d; e += lanes) {
+      const vfloat x = load(q + e);
+#pragma GCC unroll 16
+      for (int i = 0; i < lanes; ++i) sum[i] += x * load(key[i] + e);
+    }
+    if (e < d) {
+      const int left = static_cast<int>(d - e);
+      const vfloat x = load_part(q + e, left);
+      for (int i = 0; i < lanes; ++i) sum[i] += x * load_part(key[i] + e, left);
+    }
+    return sums_of(sum) * b.shape.scale;
+  }
+
+  /// o[columns of NV vectors] = factor · Σ p[j] v[j]. `part` > 0: the only vector has that many columns.
+  template <int NV>
+  void mean(float factor, float* o, std::int64_t column, int part = 0) const {
+    vfloat even[NV], odd[NV];
+#pragma GCC unroll 4
+    for (int i = 0; i < NV; ++i) even[i] = vfloat{}, odd[i] = vfloat{};
+    const S* row = v + first * b.v.stride + column;
+    const auto at = [part](const S* p) { return part > 0 ? load_part(p, part) : load(p); };
+    std::int64_t j = first;
+    for (; j + 2 <= end; j += 2, row += 2 * b.v.stride)
+#pragma GCC unroll 4
+      for (int i = 0; i < NV; ++i) {
+        even[i] += b.scratch.p[j] * at(row + i * lanes);
+        odd[i] += b.scratch.p[j + 1] * at(row + b.v.stride + i * lanes);
+      }
+    for (int i = 0; i < NV; ++i) {
+      if (j < end) even[i] += b.scratch.p[j] * at(row + i * lanes);
+      const vfloat value = (even[i] + odd[i]) * factor;
+      if (part > 0)
+        store_part(o + column, value, part);
+      else
+        store(o + column + i * lanes, value);
+    }
+  }
+
+  /// Scores into scratch.p; their maximum.
+  float highest_score() const {
+    float* const p = b.scratch.p;
+    vfloat top = -infinity();
+    for (std::int64_t j = first; j < end; j += lanes) {
+      vfloat score = scores(j);
+      if (b.options.scores) score = adjusted_row(b.options, query, j, end, score);
+      if (j + lanes <= end) {
+        store(p + j, score);
+      } else {
+        store_part(p + j, score, static_cast<int>(end - j));
+        score = load_part(p + j, static_cast<int>(end - j), -__builtin_inff());
+      }
+      top = vmax(top, score);
+    }
+    return max_lanes(top);
+  }
+  /// Exponentials into scratch.p; their sum.
+  float exponentials(vfloat shift) const {
+    float* const p = b.scratch.p;
+    vfloat sum{};
+    for (std::int64_t j = first; j < end; j += lanes) {
+      const int left = static_cast<int>(end - j < lanes ? end - j : lanes);
+      const vfloat e = vexp((left == lanes ? load(p + j) : load_part(p + j, left, -__builtin_inff())) - shift);
+      sum += e;
+      if (left == lanes)
+        store(p + j, e);
+      else
+        store_part(p + j, e, left);
+    }
+    return sum_lanes(sum);
+  }
+
+  void run() const {
+    const FlashShape& s = b.shape;
+    const float highest = highest_score();
+    const vfloat shift = splat(highest == -__builtin_inff() ? 0.0F : highest);
+    const float total = exponentials(shift), factor = b.partial != nullptr ? 1 : total == 0 ? 0 : 1 / total;
+    if (b.options.drops) {
+      keep_row(b.options, query, first, end - first, b.scratch.keep);
+      for (std::int64_t j = first; j < end; ++j) b.scratch.p[j] *= b.scratch.keep[j - first];
+    }
+    if (b.partial != nullptr) {
+      b.partial[2 * query] = highest, b.partial[2 * query + 1] = total;
+    } else if (b.lse != nullptr) {
+      float buffer[lanes];
+      store(buffer, shift + vlog(splat(total)));
+      b.lse[query * b.lse_stride] = buffer[0];
+    }
+    const StoredOutput to = rows_from(b.o, query);
+    float* const o = made_in(to, b.scratch.o, s.value_dim).data;
+    std::int64_t column = 0;
+    for (; column + block_queries <= s.value_dim; column += block_queries) mean<4>(factor, o, column);
+    for (; column + lanes <= s.value_dim; column += lanes) mean<1>(factor, o, column);
+    if (column < s.value_dim) mean<1>(factor, o, column, static_cast<int>(s.value_dim - column));
+    if (to.storage != FlashStorage::f32) put_rows({o, s.value_dim}, 1, s.value_dim, to);
+  }
 };
 
-/// o[columns of NV vectors] = factor · Σ p[j] v[j]. `part` > 0: the only vector has that many columns.
-template <int NV>
-void row_mean(const FlashForwardBlock& b, KeyRange keys, float factor, float* o, std::int64_t column, int part = 0) {
-  const auto [first, end] = keys;
-  vfloat even[NV], odd[NV];
-#pragma GCC unroll 4
-  for (int v = 0; v < NV; ++v) even[v] = vfloat{}, odd[v] = vfloat{};
-  const float* row = b.v.data + first * b.v.stride + column;
-  const auto at = [part](const float* p) { return part > 0 ? load_part(p, part) : load(p); };
-  std::int64_t j = first;
-  for (; j + 2 <= end; j += 2, row += 2 * b.v.stride)
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) {
-      even[v] += b.scratch.p[j] * at(row + v * lanes);
-      odd[v] += b.scratch.p[j + 1] * at(row + b.v.stride + v * lanes);
-    }
-  for (int v = 0; v < NV; ++v) {
-    if (j < end) even[v] += b.scratch.p[j] * at(row + v * lanes);
-    const vfloat value = (even[v] + odd[v]) * factor;
-    if (part > 0)
-      store_part(o + column, value, part);
-    else
-      store(o + column + v * lanes, value);
-  }
-}
-
-/// One query with its keys in scratch.p: for a handful of queries the lanes of `forward` would stay empty.
-void forward_row(const FlashForwardBlock& b, std::int64_t query) {
-  const FlashShape& s = b.shape;
-  const std::int64_t first = s.first_key[query], end = s.end_key[query];
-  float* const p = b.scratch.p;
-  vfloat top = -infinity();
-  for (std::int64_t j = first; j < end; j += lanes) {
-    vfloat score = row_scores(b, b.q.data + query * b.q.stride, j, end);
-    if (b.options.scores) score = adjusted_row(b.options, query, j, end, score);
-    if (j + lanes <= end) {
-      store(p + j, score);
-    } else {
-      store_part(p + j, score, static_cast<int>(end - j));
-      score = load_part(p + j, static_cast<int>(end - j), -__builtin_inff());
-    }
-    top = vmax(top, score);
-  }
-  const float highest = max_lanes(top);
-  const vfloat shift = splat(highest == -__builtin_inff() ? 0.0F : highest);
-  vfloat sum{};
-  for (std::int64_t j = first; j < end; j += lanes) {
-    const int left = static_cast<int>(end - j < lanes ? end - j : lanes);
-    const vfloat e = vexp((left == lanes ? load(p + j) : load_part(p + j, left, -__builtin_inff())) - shift);
-    sum += e;
-    if (left == lanes)
-      store(p + j, e);
-    else
-      store_part(p + j, e, left);
-  }
-  const float total = sum_lanes(sum), factor = b.partial != nullptr ? 1 : total == 0 ? 0 : 1 / total;
-  if (b.options.drops) {
-    keep_row(b.options, query, first, end - first, b.scratch.keep);
-    for (std::int64_t j = first; j < end; ++j) p[j] *= b.scratch.keep[j - first];
-  }
-  if (b.partial != nullptr) {
-    b.partial[2 * query] = highest, b.partial[2 * query + 1] = total;
-  } else if (b.lse != nullptr) {
-    float buffer[lanes];
-    store(buffer, shift + vlog(splat(total)));
-    b.lse[query * b.lse_stride] = buffer[0];
-  }
-  float* const o = b.o.data + query * b.o.stride;
-  std::int64_t column = 0;
-  for (; column + block_queries <= s.value_dim; column += block_queries) row_mean<4>(b, {first, end}, factor, o, column);
-  for (; column + lanes <= s.value_dim; column += lanes) row_mean<1>(b, {first, end}, factor, o, column);
-  if (column < s.value_dim) row_mean<1>(b, {first, end}, factor, o, column, static_cast<int>(s.value_dim - column));
-}
-
 void forward_rows(const FlashForwardBlock& b) {
-  for (std::int64_t query = 0; query < b.shape.queries; ++query) forward_row(b, query);
+  with_rows(b.q, [&]<class S>(const Rows<S>&) {
+    for (std::int64_t query = 0; query < b.shape.queries; ++query) OneQuery<S>(b, query).run();
+  });
 }
 
 }  // namespace
 
 extern const AttentionForwardKernels attention_forward_kernels;
-const AttentionForwardKernels attention_forward_kernels{lanes,     block_queries,  block_keys,  most_blocks,
-                                                        lanes / 2, forward_blocks, forward_rows};
+const AttentionForwardKernels attention_forward_kernels{lanes,     block_queries,  block_keys,   most_blocks,
+                                                        lanes / 2, forward_blocks, forward_rows, put_rows};
 
 }  // namespace everglow::EVERGLOW_ISA_NAMESPACE

@@ -2,9 +2,14 @@
 // that share the keys. Plain structs only.
 #pragma once
 
+#include <everglow/storage.hpp>
+
 #include <cstdint>
 
 namespace everglow {
+
+/// How the elements of a tensor are stored: arithmetic is f32 in any case. Values as DType's.
+enum class FlashStorage : std::uint8_t { f32, f16, bf16 };
 
 /// Rows of one (batch, head): `data` is row 0, rows lie `stride` elements apart.
 struct FlashRows {
@@ -14,6 +19,17 @@ struct FlashRows {
 struct FlashOutput {
   float* data;
   std::int64_t stride;
+};
+/// The same in the storage of a tensor: read into blocks of f32 once, written with one rounding.
+struct StoredRows {
+  const void* data;
+  std::int64_t stride;
+  FlashStorage storage;
+};
+struct StoredOutput {
+  void* data;
+  std::int64_t stride;
+  FlashStorage storage;
 };
 
 /// What every block has: its queries, its head dimensions, the keys that some query sees, and those that each sees.
@@ -28,12 +44,12 @@ struct FlashShape {
 
 /// What else is done to scores and probabilities, counted from the block's first query and from key 0.
 struct FlashOptions {
-  bool scores;                        // softcap, a slope or a bias changes scores
-  float softcap;                      // 0: none
-  float slope;                        // ALiBi: times the distance from the diagonal
-  std::int64_t diagonal;              // the key on the diagonal of the first query
-  const float* bias;                  // null: none
-  std::int64_t bias_query, bias_key;  // strides
+  bool scores;            // softcap, a slope or a bias changes scores
+  float softcap;          // 0: none
+  float slope;            // ALiBi: times the distance from the diagonal
+  std::int64_t diagonal;  // the key on the diagonal of the first query
+  StoredRows bias;        // a row a query; data null: none
+  std::int64_t bias_key;  // from key to key
   bool drops;
   std::uint32_t threshold;  // words below it are dropped
   float kept;               // what the others are multiplied by
@@ -54,7 +70,7 @@ struct FlashScratch {
   float* sum;       // [R, M]: running sum
   float* k_rows;    // [N, D wide]: rows that do not lie one after the other are gathered here
   float* v_rows;    // [N, Dv wide]
-  float* q_rows;    // [M, D wide]
+  float* q_rows;    // [M, D wide]; forward: of storage of 16 bits only
   float* d_o_rows;  // [M, Dv wide]
   float* bias;      // [N, M]: the bias, then its gradient
   float* slopes;    // [N, M]: derivative of softcap
@@ -64,8 +80,8 @@ struct FlashScratch {
 
 struct FlashForwardBlock {
   FlashShape shape;
-  FlashRows q, k, v;  // q from the block's first query; k and v from key 0
-  FlashOutput o;
+  StoredRows q, k, v;  // q from the block's first query; k and v from key 0
+  StoredOutput o;
   float* lse;  // null: not wanted
   std::int64_t lse_stride;
   float* partial;  // one query at a time, some of its keys: [queries, 2] maximum and sum, o is not divided; null: all keys
@@ -75,13 +91,14 @@ struct FlashForwardBlock {
 
 struct FlashBackwardBlock {
   FlashShape shape;
-  FlashRows q, k, v, o, d_o;  // d_o.data null: zero
-  FlashRows lse, dlse;        // one element a row; dlse.data null: zero
-  FlashOutput dq;             // null: not wanted
-  FlashOutput dk, dv;         // rows of whole vectors, added to, from key `key_origin`; null: not wanted
+  StoredRows q, k, v, o, d_o;  // d_o.data null: zero
+  FlashRows lse, dlse;         // one element a row; dlse.data null: zero
+  StoredOutput dq;             // null: not wanted
+  FlashOutput dk, dv;          // rows of whole vectors, added to, from key `key_origin`; null: not wanted
   std::int64_t key_origin;
-  float* dbias;  // of the first query and key 0, added to; null: not wanted
-  std::int64_t dbias_query, dbias_key;
+  StoredOutput dbias;  // a row a query, from key `key_origin`; null: not wanted
+  std::int64_t dbias_key;
+  bool add_bias;  // dbias is f32 and added to
   FlashOptions options;
   FlashScratch scratch;
 };
@@ -94,6 +111,7 @@ struct AttentionForwardKernels {
   int row_queries;  // up to this many queries in all go one by one, with the head dimension in vectors
   void (*blocks)(const FlashForwardBlock&, std::int64_t step);  // `step` queries in each block of queries
   void (*rows)(const FlashForwardBlock&);
+  void (*put)(const FlashRows&, std::int64_t count, std::int64_t width, const StoredOutput&);  // the one rounding of results
 };
 struct AttentionBackwardKernels {
   void (*block)(const FlashBackwardBlock&);

@@ -51,24 +51,30 @@ template <int NV>
 void keep_tile(const FlashOptions& o, const TilePlace& at, const FlashScratch& scratch) {
   const std::int64_t count = at.count < NV * lanes ? at.count : NV * lanes;
   for (std::int64_t i = 0; i < count; ++i) keep_row(o, at.first + i, at.key, at.keys, scratch.rows + i * wide(block_keys));
-  pack_transposed<NV>({scratch.rows, wide(block_keys)}, count, at.keys, 1, scratch.keep);
+  pack_transposed<NV>({scratch.rows, wide(block_keys), FlashStorage::f32}, count, at.keys, 1, scratch.keep);
 }
 
 /// scratch.bias[keys, NV vectors]
 template <int NV>
 void bias_tile(const FlashOptions& o, const TilePlace& at, const FlashScratch& scratch) {
-  const float* const from = o.bias + at.first * o.bias_query + at.key * o.bias_key;
-  if (o.bias_key == 1) return pack_transposed<NV>({from, o.bias_query}, at.count, at.keys, 1, scratch.bias);
-  for (std::int64_t j = 0; j < at.keys; ++j)
-    for (std::int64_t i = 0; i < NV * lanes; ++i)
-      scratch.bias[j * NV * lanes + i] = i < at.count ? from[i * o.bias_query + j * o.bias_key] : 0.0F;
+  const StoredRows from = moved(o.bias, at.first * o.bias.stride + at.key * o.bias_key);
+  if (o.bias_key == 1) return pack_transposed<NV>(from, at.count, at.keys, 1, scratch.bias);
+  with_rows(from, [&]<class S>(const Rows<S>& rows) {
+    for (std::int64_t j = 0; j < at.keys; ++j)
+      for (int v = 0; v < NV; ++v) {
+        S queries[lanes] = {};
+        for (int i = 0; i < lanes && v * lanes + i < at.count; ++i)
+          queries[i] = rows.data[(v * lanes + i) * rows.stride + j * o.bias_key];
+        store(scratch.bias + (j * NV + v) * lanes, load(queries));
+      }
+  });
 }
 
 /// Scores p[keys, NV vectors] after softcap, bias and ALiBi. `slopes` (null: not wanted) takes the derivative of softcap.
 template <int NV>
 __attribute__((noinline)) void adjust_scores(const FlashOptions& o, const TilePlace& at, const FlashScratch& scratch,
                                              float* slopes) {
-  if (o.bias != nullptr) bias_tile<NV>(o, at, scratch);
+  if (o.bias.data != nullptr) bias_tile<NV>(o, at, scratch);
   const float inverse = o.softcap > 0 ? 1 / o.softcap : 0;
   vint centre[NV];
   for (int v = 0; v < NV; ++v)
@@ -83,7 +89,7 @@ __attribute__((noinline)) void adjust_scores(const FlashOptions& o, const TilePl
         if (slopes != nullptr) store(slopes + place, 1.0F - bent * bent);
         x = bent * o.softcap;
       }
-      if (o.bias != nullptr) x += load(scratch.bias + place);
+      if (o.bias.data != nullptr) x += load(scratch.bias + place);
       if (o.slope != 0) {
         const vint distance = centre[v] - static_cast<std::int32_t>(j);
         x -= o.slope * __builtin_convertvector(distance < 0 ? -distance : distance, vfloat);
@@ -95,13 +101,12 @@ __attribute__((noinline)) void adjust_scores(const FlashOptions& o, const TilePl
 /// As adjust_scores for one query and the keys [j, j + lanes); those from `end` on do not count.
 inline vfloat adjusted_row(const FlashOptions& o, std::int64_t query, std::int64_t j, std::int64_t end, vfloat x) {
   if (o.softcap > 0) x = vtanh(x * (1 / o.softcap)) * o.softcap;
-  if (o.bias != nullptr) {
-    const float* const from = o.bias + query * o.bias_query + j * o.bias_key;
-    const int count = static_cast<int>(end - j < lanes ? end - j : lanes);
-    float gathered[lanes] = {};
-    for (int i = 0; i < count; ++i) gathered[i] = from[i * o.bias_key];
-    x += load(gathered);
-  }
+  if (o.bias.data != nullptr)
+    with_rows(moved(o.bias, query * o.bias.stride + j * o.bias_key), [&]<class S>(const Rows<S>& rows) {
+      S keys[lanes] = {};
+      for (int i = 0; i < lanes && j + i < end; ++i) keys[i] = rows.data[i * o.bias_key];
+      x += load(keys);
+    });
   if (o.slope != 0) {
     vint distance;
     for (int i = 0; i < lanes; ++i) distance[i] = static_cast<std::int32_t>(o.diagonal + query - j) - i;

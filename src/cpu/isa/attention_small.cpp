@@ -15,7 +15,6 @@ vfloat maxima_of(vfloat (&a)[lanes]) {
   return a[0];
 }
 
-FlashRows from(const FlashRows& rows, std::int64_t first) { return {rows.data + first * rows.stride, rows.stride}; }
 float* row_of(const FlashOutput& rows, std::int64_t first) { return rows.data + first * rows.stride; }
 
 /// The keys that one query sees, in the lanes of vectors that start at the block's first key.
@@ -83,11 +82,14 @@ void forward(const FlashForwardBlock& b) {
   constexpr std::int64_t width = NV * lanes;
   const FlashShape& s = b.shape;
   const std::int64_t keys = s.key_end - s.key_begin;
-  pack_transposed<NV>(from(b.k, s.key_begin), keys, s.head_dim, s.scale, b.scratch.q);
-  multiply<NV, false>({b.q.data, b.q.stride, b.scratch.q, width, b.scratch.p, width, s.queries, s.head_dim, false, nullptr});
+  pack_transposed<NV>(rows_from(b.k, s.key_begin), keys, s.head_dim, s.scale, b.scratch.q);
+  const FlashRows q = in_floats(b.q, s.queries, s.head_dim, b.scratch.q_rows);
+  multiply<NV, false>({q.data, q.stride, b.scratch.q, width, b.scratch.p, width, s.queries, s.head_dim, false, nullptr});
   for (std::int64_t query = 0; query < s.queries; query += lanes) softmax_rows<NV>(b, query);
-  const FlashRows v = gathered(from(b.v, s.key_begin), keys, s.value_dim, b.scratch.v_rows);
-  multiply_wide({b.scratch.p, width, v.data, v.stride, b.o.data, b.o.stride, s.queries, keys, false, nullptr}, s.value_dim / lanes);
+  const FlashRows v = gathered(rows_from(b.v, s.key_begin), keys, s.value_dim, b.scratch.v_rows);
+  const FlashOutput o = made_in(b.o, b.scratch.o, s.value_dim);
+  multiply_wide({b.scratch.p, width, v.data, v.stride, o.data, o.stride, s.queries, keys, false, nullptr}, s.value_dim / lanes);
+  if (b.o.storage != FlashStorage::f32) put_rows({o.data, o.stride}, s.queries, s.value_dim, b.o);
 }
 
 /// delta = Σ do · o - dlse of up to `lanes` queries from `query` on.
@@ -95,12 +97,15 @@ vfloat deltas(const FlashBackwardBlock& b, std::int64_t query, int rows) {
   vfloat sum[lanes];
   float gradient[lanes] = {};
   for (int r = 0; r < lanes; ++r) sum[r] = vfloat{};
-  for (int r = 0; r < rows; ++r) {
-    if (b.dlse.data != nullptr) gradient[r] = b.dlse.data[(query + r) * b.dlse.stride];
-    if (b.d_o.data == nullptr) continue;
-    const float *x = from(b.d_o, query + r).data, *y = from(b.o, query + r).data;
-    for (std::int64_t e = 0; e < b.shape.value_dim; e += lanes) sum[r] += load(x + e) * load(y + e);
-  }
+  for (int r = 0; r < rows && b.dlse.data != nullptr; ++r) gradient[r] = b.dlse.data[(query + r) * b.dlse.stride];
+  if (b.d_o.data != nullptr)
+    with_rows(b.d_o, [&]<class S>(const Rows<S>& d_o) {
+      for (int r = 0; r < rows; ++r) {
+        const S *const x = d_o.data + (query + r) * d_o.stride, *const y =
+                                                                    static_cast<const S*>(b.o.data) + (query + r) * b.o.stride;
+        for (std::int64_t e = 0; e < b.shape.value_dim; e += lanes) sum[r] += load(x + e) * load(y + e);
+      }
+    });
   return sums_of(sum) - load(gradient);
 }
 
@@ -137,21 +142,24 @@ void backward(const FlashBackwardBlock& b, bool add) {
   const FlashScratch& scratch = b.scratch;
   const std::int64_t keys = s.key_end - s.key_begin, row = s.key_begin - b.key_origin;
   const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr;
-  pack_transposed<NV>(from(b.k, s.key_begin), keys, s.head_dim, s.scale, scratch.q);
-  multiply<NV, false>({b.q.data, b.q.stride, scratch.q, width, scratch.p, width, s.queries, s.head_dim, false, nullptr});
+  pack_transposed<NV>(rows_from(b.k, s.key_begin), keys, s.head_dim, s.scale, scratch.q);
+  const FlashRows q = in_floats(b.q, s.queries, s.head_dim, scratch.q_rows);
+  multiply<NV, false>({q.data, q.stride, scratch.q, width, scratch.p, width, s.queries, s.head_dim, false, nullptr});
   if (flows && wants_ds) {
-    pack_transposed<NV>(from(b.v, s.key_begin), keys, s.value_dim, 1, scratch.d_o);
-    multiply<NV, false>({b.d_o.data, b.d_o.stride, scratch.d_o, width, scratch.ds, width, s.queries, s.value_dim, false, nullptr});
+    pack_transposed<NV>(rows_from(b.v, s.key_begin), keys, s.value_dim, 1, scratch.d_o);
+    const FlashRows d_o = in_floats(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
+    multiply<NV, false>({d_o.data, d_o.stride, scratch.d_o, width, scratch.ds, width, s.queries, s.value_dim, false, nullptr});
   }
   for (std::int64_t query = 0; query < s.queries; query += lanes) gradient_rows<NV>(b, query);
   if (b.dq.data != nullptr) {
-    const FlashRows k = gathered(from(b.k, s.key_begin), keys, s.head_dim, scratch.k_rows);
-    multiply_wide({scratch.ds, width, k.data, k.stride, b.dq.data, b.dq.stride, s.queries, keys, false, nullptr},
-                  s.head_dim / lanes);
+    const FlashRows k = gathered(rows_from(b.k, s.key_begin), keys, s.head_dim, scratch.k_rows);
+    const FlashOutput dq = made_in(b.dq, scratch.dq, s.head_dim);
+    multiply_wide({scratch.ds, width, k.data, k.stride, dq.data, dq.stride, s.queries, keys, false, nullptr}, s.head_dim / lanes);
+    if (b.dq.storage != FlashStorage::f32) put_rows({dq.data, dq.stride}, s.queries, s.head_dim, b.dq);
   }
   if (b.dk.data != nullptr) {
-    const FlashRows q = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
-    multiply_wide<true>({scratch.ds, width, q.data, q.stride, row_of(b.dk, row), b.dk.stride, keys, s.queries, add, nullptr},
+    const FlashRows rows = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
+    multiply_wide<true>({scratch.ds, width, rows.data, rows.stride, row_of(b.dk, row), b.dk.stride, keys, s.queries, add, nullptr},
                         s.head_dim / lanes);
   }
   if (b.dv.data != nullptr && flows) {

@@ -100,10 +100,51 @@ inline void multiply_wide(Product p, std::int64_t vectors) {
   }
 }
 
+/// Rows whose storage is known while compiling.
+template <class S>
+struct Rows {
+  const S* data;
+  std::int64_t stride;
+};
+template <class S>
+struct Output {
+  S* data;
+  std::int64_t stride;
+};
+template <class F>
+inline void with_rows(const StoredRows& rows, const F& f) {
+  if (rows.storage == FlashStorage::f32)
+    f(Rows<float>{static_cast<const float*>(rows.data), rows.stride});
+  else if (rows.storage == FlashStorage::f16)
+    f(Rows<Half>{static_cast<const Half*>(rows.data), rows.stride});
+  else
+    f(Rows<BFloat16>{static_cast<const BFloat16*>(rows.data), rows.stride});
+}
+template <class F>
+inline void with_output(const StoredOutput& rows, const F& f) {
+  if (rows.storage == FlashStorage::f32)
+    f(Output<float>{static_cast<float*>(rows.data), rows.stride});
+  else if (rows.storage == FlashStorage::f16)
+    f(Output<Half>{static_cast<Half*>(rows.data), rows.stride});
+  else
+    f(Output<BFloat16>{static_cast<BFloat16*>(rows.data), rows.stride});
+}
+constexpr std::int64_t bytes_of(FlashStorage storage) { return storage == FlashStorage::f32 ? 4 : 2; }
+/// From another row on, or from another element on.
+inline StoredRows moved(const StoredRows& rows, std::int64_t elements) {
+  return {static_cast<const char*>(rows.data) + elements * bytes_of(rows.storage), rows.stride, rows.storage};
+}
+inline StoredRows rows_from(const StoredRows& rows, std::int64_t first) { return moved(rows, first * rows.stride); }
+inline StoredOutput rows_from(const StoredOutput& rows, std::int64_t first) {
+  return {static_cast<char*>(rows.data) + first * rows.stride * bytes_of(rows.storage), rows.stride, rows.storage};
+}
+inline StoredOutput stored(float* data, std::int64_t stride) { return {data, stride, FlashStorage::f32}; }
+
 /// Columns [column, column + lanes) of up to `lanes` rows; zeros beyond `count` rows and `width` columns.
-inline void load_square(vfloat (&square)[lanes], const FlashRows& rows, std::int64_t first, std::int64_t count, std::int64_t column,
+template <class S>
+inline void load_square(vfloat (&square)[lanes], const Rows<S>& rows, std::int64_t first, std::int64_t count, std::int64_t column,
                         std::int64_t width) {
-  const float* const p = rows.data + first * rows.stride + column;
+  const S* const p = rows.data + first * rows.stride + column;
   const bool whole = column + lanes <= width;
 #pragma GCC unroll 16
   for (int i = 0; i < lanes; ++i) {
@@ -118,60 +159,93 @@ inline void load_square(vfloat (&square)[lanes], const FlashRows& rows, std::int
 
 /// to[width, M-vectors of NV] = scale · rows[count, width] transposed; queries beyond count are zeros.
 template <int NV>
-__attribute__((noinline)) void pack_transposed(const FlashRows& rows, std::int64_t count, std::int64_t width, float scale,
+__attribute__((noinline)) void pack_transposed(const StoredRows& from, std::int64_t count, std::int64_t width, float scale,
                                                float* to) {
-  for (int v = 0; v < NV; ++v)
-    for (std::int64_t column = 0; column < width; column += lanes) {
-      vfloat square[lanes];
-      load_square(square, rows, v * lanes, count, column, width);
-      transpose(square);
-      float* const out = to + column * NV * lanes + v * lanes;
-      const int kept = static_cast<int>(width - column < lanes ? width - column : lanes);
-      for (int i = 0; i < kept; ++i) store(out + i * NV * lanes, square[i] * scale);
-    }
+  with_rows(from, [=](const auto& rows) {
+    for (int v = 0; v < NV; ++v)
+      for (std::int64_t column = 0; column < width; column += lanes) {
+        vfloat square[lanes];
+        load_square(square, rows, v * lanes, count, column, width);
+        transpose(square);
+        float* const out = to + column * NV * lanes + v * lanes;
+        const int kept = static_cast<int>(width - column < lanes ? width - column : lanes);
+        for (int i = 0; i < kept; ++i) store(out + i * NV * lanes, square[i] * scale);
+      }
+  });
 }
 
 /// rows[count, width] = from[width, M-vectors of NV] transposed, each query times its factor[M].
 template <int NV>
 __attribute__((noinline)) void unpack_transposed(const float* from, const float* factor, std::int64_t count, std::int64_t width,
-                                                 const FlashOutput& rows) {
-  for (int v = 0; v < NV; ++v) {
-    const vfloat times = load(factor + v * lanes);
-    const int here = static_cast<int>(count - v * lanes < lanes ? count - v * lanes : lanes);
-    for (std::int64_t column = 0; column < width; column += lanes) {
-      const int kept = static_cast<int>(width - column < lanes ? width - column : lanes);
-      vfloat square[lanes];
+                                                 const StoredOutput& to) {
+  with_output(to, [=](const auto& rows) {
+    for (int v = 0; v < NV; ++v) {
+      const vfloat times = load(factor + v * lanes);
+      const int here = static_cast<int>(count - v * lanes < lanes ? count - v * lanes : lanes);
+      for (std::int64_t column = 0; column < width; column += lanes) {
+        const int kept = static_cast<int>(width - column < lanes ? width - column : lanes);
+        vfloat square[lanes];
 #pragma GCC unroll 16
-      for (int i = 0; i < lanes; ++i) square[i] = i < kept ? load(from + (column + i) * NV * lanes + v * lanes) * times : vfloat{};
-      transpose(square);
-      float* const out = rows.data + v * lanes * rows.stride + column;
-      for (int i = 0; i < here; ++i) {
-        if (kept == lanes)
-          store(out + i * rows.stride, square[i]);
-        else
-          store_part(out + i * rows.stride, square[i], kept);
+        for (int i = 0; i < lanes; ++i)
+          square[i] = i < kept ? load(from + (column + i) * NV * lanes + v * lanes) * times : vfloat{};
+        transpose(square);
+        const auto out = rows.data + v * lanes * rows.stride + column;
+        for (int i = 0; i < here; ++i) {
+          if (kept == lanes)
+            store(out + i * rows.stride, square[i]);
+          else
+            store_part(out + i * rows.stride, square[i], kept);
+        }
       }
     }
-  }
+  });
 }
 
 constexpr std::int64_t whole_vectors(std::int64_t n) { return (n + lanes - 1) / lanes; }
 /// Row stride of gathered rows.
 constexpr std::int64_t wide(std::int64_t n) { return (whole_vectors(n) + 1) * lanes; }
 
-/// Rows as they lie where they follow each other and are whole vectors, else a copy padded with zeros. Rows far apart cost a page
-/// and, where the stride is a large power of two, the same few sets of the caches: a tile that reads them again and again would
-/// miss each time.
-__attribute__((noinline)) FlashRows gathered(const FlashRows& rows, std::int64_t count, std::int64_t width, float* copy) {
-  if (rows.stride == width && width % lanes == 0 && width <= 256) return rows;
+/// f32 rows as they lie where they follow each other and are whole vectors, else a copy in f32 padded with zeros. Rows far apart
+/// cost a page and, where the stride is a large power of two, the same few sets of the caches: a tile that reads them again and
+/// again would miss each time.
+__attribute__((noinline)) FlashRows gathered(const StoredRows& from, std::int64_t count, std::int64_t width, float* copy) {
+  if (from.storage == FlashStorage::f32 && from.stride == width && width % lanes == 0 && width <= 256)
+    return {static_cast<const float*>(from.data), width};
   const std::int64_t stride = wide(width), whole = width / lanes * lanes;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float* const from = rows.data + i * rows.stride;
-    float* const to = copy + i * stride;
-    for (std::int64_t e = 0; e < whole; e += lanes) store(to + e, load(from + e));
-    if (whole < width) store(to + whole, load_part(from + whole, static_cast<int>(width - whole)));
-  }
+  with_rows(from, [=](const auto& rows) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto row = rows.data + i * rows.stride;
+      float* const to = copy + i * stride;
+      for (std::int64_t e = 0; e < whole; e += lanes) store(to + e, load(row + e));
+      if (whole < width) store(to + whole, load_part(row + whole, static_cast<int>(width - whole)));
+    }
+  });
   return {copy, stride};
+}
+/// f32 rows as they lie, else a copy in f32.
+inline FlashRows in_floats(const StoredRows& from, std::int64_t count, std::int64_t width, float* copy) {
+  if (from.storage == FlashStorage::f32) return {static_cast<const float*>(from.data), from.stride};
+  return gathered(from, count, width, copy);
+}
+
+/// rows[count, width] in the storage of a tensor.
+inline __attribute__((noinline)) void put_rows(const FlashRows& rows, std::int64_t count, std::int64_t width,
+                                               const StoredOutput& to) {
+  with_output(to, [=](const auto& out) {
+    const std::int64_t whole = width / lanes * lanes;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float* const from = rows.data + i * rows.stride;
+      const auto row = out.data + i * out.stride;
+      for (std::int64_t e = 0; e < whole; e += lanes) store(row + e, load(from + e));
+      const int rest = static_cast<int>(width - whole);
+      if (rest > 0) store_part(row + whole, load_part(from + whole, rest), rest);
+    }
+  });
+}
+/// Where f32 rows of an output are made: in their place, or in scratch from which put_rows takes them.
+inline FlashOutput made_in(const StoredOutput& out, float* scratch, std::int64_t width) {
+  if (out.storage == FlashStorage::f32) return {static_cast<float*>(out.data), out.stride};
+  return {scratch, width};
 }
 
 inline vfloat infinity() { return splat(__builtin_inff()); }

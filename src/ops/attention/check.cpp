@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 namespace everglow::attention {
 namespace {
@@ -45,16 +46,16 @@ void check_packed(const AttentionDescription& d) {
 AttentionDescription check(const AttentionQuery& query) {
   AttentionDescription d = query.description;
   require(d.dtype <= DType::f64, ErrorCode::type_mismatch, plan_name, "dtype: expected f32, f16, bf16 or f64, got ", name(d.dtype));
-  require_at_least("heads", d.heads, 1);
+  require_at_least("heads", d.heads, 0);
   require_at_least("kv_heads", d.kv_heads, 0);
   if (d.kv_heads == 0) d.kv_heads = d.heads;
-  require(d.heads % d.kv_heads == 0, ErrorCode::invalid_argument, plan_name, "kv_heads: expected a divisor of ", d.heads,
-          " heads, got ", d.kv_heads);
-  require_at_least("head_dim", d.head_dim, 1);
+  require(d.kv_heads == 0 || d.heads % d.kv_heads == 0, ErrorCode::invalid_argument, plan_name, "kv_heads: expected a divisor of ",
+          d.heads, " heads, got ", d.kv_heads);
+  require_at_least("head_dim", d.head_dim, 0);
   require_at_least("value_dim", d.value_dim, 0);
   if (d.value_dim == 0) d.value_dim = d.head_dim;
   require(std::isfinite(d.scale), ErrorCode::invalid_argument, plan_name, "scale: expected a finite number, got ", d.scale);
-  if (d.scale == 0) d.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d.head_dim)));
+  if (d.scale == 0) d.scale = d.head_dim == 0 ? 1 : static_cast<float>(1 / std::sqrt(static_cast<double>(d.head_dim)));
   require(std::isfinite(d.softcap) && d.softcap >= 0, ErrorCode::invalid_argument, plan_name,
           "softcap: expected 0 or a positive number, got ", d.softcap);
   require(d.dropout >= 0 && d.dropout < 1, ErrorCode::invalid_argument, plan_name,
@@ -81,21 +82,7 @@ ConstTensorView side_by_side(const ConstTensorView& view) {
   return out;
 }
 
-struct Named {
-  std::string_view name;
-  ConstTensorView view;
-};
-
-/// What is written shares no memory with itself, with what is read, or with anything else that is written.
-void check_written(std::string_view where, std::span<const Named> written, std::span<const Named> given) {
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    require_no_self_overlap(where, written[i].name, written[i].view);
-    const ConstTensorView a = side_by_side(written[i].view);
-    for (const Named& other : given) require_apart(where, written[i].name, a, other.name, side_by_side(other.view));
-    for (std::size_t j = i + 1; j < written.size(); ++j)
-      require_apart(where, written[i].name, a, written[j].name, side_by_side(written[j].view));
-  }
-}
+NamedView named(std::string_view name, const ConstTensorView& view) { return {name, side_by_side(view)}; }
 
 void check_lengths(std::string_view where, std::string_view argument, const ConstTensorView& lengths, std::int64_t limit) {
   for (std::int64_t b = 0; b < lengths.size(0); ++b) {
@@ -176,6 +163,21 @@ class Checks {
     require_tensor(where_, argument, view, {rows, heads, sq, sk}, query_.description.dtype, query_.device.device);
   }
 
+  /// What is written shares no memory with itself, with the inputs, with what else is read, or with anything else that is written.
+  void apart(std::initializer_list<NamedView> written, std::initializer_list<NamedView> also_read) const {
+    std::vector<NamedView> read{named("q", t_.q),
+                                named("k", t_.k),
+                                named("v", t_.v),
+                                named("query_lengths", t_.query_lengths),
+                                named("key_lengths", t_.key_lengths),
+                                named("cu_queries", t_.cu_queries),
+                                named("cu_keys", t_.cu_keys),
+                                named("alibi_slopes", t_.alibi_slopes),
+                                named("bias", t_.bias)};
+    read.insert(read.end(), also_read);
+    require_all_apart(where_, std::span(written.begin(), written.size()), read);
+  }
+
   std::int64_t batch = 0, queries = 0, keys = 0;  // packed: all rows of q and of k
 
  private:
@@ -244,17 +246,7 @@ void check(const AttentionQuery& query, const AttentionForward& t) {
   checks.inputs();
   checks.of_queries("o", t.o, d.value_dim);
   if (d.training || t.lse.given()) checks.statistic("lse", t.lse);
-  const Named written[] = {{"o", t.o}, {"lse", t.lse}};
-  const Named given[] = {{"q", t.q},
-                         {"k", t.k},
-                         {"v", t.v},
-                         {"query_lengths", t.query_lengths},
-                         {"key_lengths", t.key_lengths},
-                         {"cu_queries", t.cu_queries},
-                         {"cu_keys", t.cu_keys},
-                         {"alibi_slopes", t.alibi_slopes},
-                         {"bias", t.bias}};
-  check_written(where, written, given);
+  checks.apart({named("o", t.o), named("lse", t.lse)}, {});
 }
 
 void check(const AttentionQuery& query, const AttentionBackward& t) {
@@ -275,21 +267,8 @@ void check(const AttentionQuery& query, const AttentionBackward& t) {
     require(t.dbias.size(0) == t.bias.size(0) && t.dbias.size(1) == t.bias.size(1), ErrorCode::invalid_argument, where,
             "dbias: expected the shape of bias, got ", to_string(t.dbias));
   }
-  const Named written[] = {{"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}, {"dbias", t.dbias}};
-  const Named given[] = {{"q", t.q},
-                         {"k", t.k},
-                         {"v", t.v},
-                         {"o", t.o},
-                         {"lse", t.lse},
-                         {"d_o", t.d_o},
-                         {"dlse", t.dlse},
-                         {"query_lengths", t.query_lengths},
-                         {"key_lengths", t.key_lengths},
-                         {"cu_queries", t.cu_queries},
-                         {"cu_keys", t.cu_keys},
-                         {"alibi_slopes", t.alibi_slopes},
-                         {"bias", t.bias}};
-  check_written(where, written, given);
+  checks.apart({named("dq", t.dq), named("dk", t.dk), named("dv", t.dv), named("dbias", t.dbias)},
+               {named("o", t.o), named("lse", t.lse), named("d_o", t.d_o), named("dlse", t.dlse)});
 }
 
 }  // namespace everglow::attention
