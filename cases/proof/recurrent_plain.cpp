@@ -222,7 +222,7 @@ struct Layer {
 HostTensor part_of(const HostTensor& all, std::int64_t layer, const RecurrentProblem& p) {
   if (!all.const_view().given()) return {};
   const std::int64_t directions = p.description.directions(), columns = all.const_view().size(2);
-  HostTensor out(p.description.dtype, {directions, p.sizes.batch, columns});
+  HostTensor out(all.const_view().dtype, {directions, p.sizes.batch, columns});
   const std::int64_t count = directions * p.sizes.batch * columns;
   for (std::int64_t i = 0; i < count; ++i) out.put(i, all.at(layer * count + i));
   return out;

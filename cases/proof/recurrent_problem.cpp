@@ -75,6 +75,8 @@ RecurrentProblem::RecurrentProblem(const cases::Case& c)
                   .lengths = c.has("lengths"),
                   .resets = c.flag("resets")},
       sizes{c.integer("steps", 1), c.integer("batch", 1)},
+      cell_dtype(parse_dtype(c.text("cell_dtype", name(description.dtype)))),
+      gradient_dtype(parse_dtype(c.text("gradient_dtype", name(description.dtype)))),
       states(c.flag("states", true)),
       dense(c.flag("dense")) {
   const RecurrentDescription& d = description;
@@ -87,7 +89,7 @@ RecurrentProblem::RecurrentProblem(const cases::Case& c)
     h0.uniform(3, -1, 1), dhn.uniform(5, -1, 1);
   }
   if (states && d.cell == Cell::lstm) {
-    c0 = blank(d.dtype, states_shape(d.hidden)), dcn = blank(d.dtype, states_shape(d.hidden));
+    c0 = blank(cell_dtype, states_shape(d.hidden)), dcn = blank(cell_dtype, states_shape(d.hidden));
     c0.uniform(4, -1, 1), dcn.uniform(6, -1, 1);
   }
   random_weights(c.flag("bias", true));
@@ -119,7 +121,7 @@ void RecurrentProblem::random_weights(bool bias) {
 
 RecurrentProblem RecurrentProblem::as(DType dtype) const {
   RecurrentProblem out = *this;
-  out.description.dtype = dtype;
+  out.description.dtype = out.cell_dtype = out.gradient_dtype = dtype;
   const auto convert = [&](HostTensor& tensor) {
     if (!tensor.view().given()) return;
     const ConstTensorView view = tensor.const_view();
@@ -163,21 +165,22 @@ std::vector<std::pair<std::string, HostTensor>> RecurrentResult::outputs() const
 
 RecurrentResult blank_result(const RecurrentProblem& p, const RecurrentPlan& plan) {
   const RecurrentDescription& d = p.description;
-  const auto like = [&](const HostTensor& tensor) {
+  const auto like = [&](const HostTensor& tensor, DType dtype) {
     const ConstTensorView view = tensor.const_view();
     if (!view.given()) return HostTensor();
     const std::vector<std::int64_t> shape(view.shape.begin(), view.shape.begin() + view.rank);
-    return view.rank == 1 ? HostTensor(d.dtype, shape) : p.blank(d.dtype, shape);
+    return view.rank == 1 ? HostTensor(dtype, shape) : p.blank(dtype, shape);
   };
+  const auto gradient = [&](const HostTensor& tensor) { return like(tensor, p.gradient_dtype); };
   RecurrentResult r;
   r.y = p.blank(d.dtype, {p.sizes.steps, p.sizes.batch, p.width()});
   r.hn = p.blank(d.dtype, p.states_shape(p.outputs()));
-  if (d.cell == Cell::lstm) r.cn = p.blank(d.dtype, p.states_shape(d.hidden));
+  if (d.cell == Cell::lstm) r.cn = p.blank(p.cell_dtype, p.states_shape(d.hidden));
   r.reserve = Scratch(plan.reserve_bytes()), r.workspace = Scratch(plan.workspace_bytes());
   if (!d.training) return r;
-  r.dx = like(p.x), r.dh0 = like(r.hn), r.dc0 = like(r.cn);
+  r.dx = like(p.x, d.dtype), r.dh0 = like(r.hn, d.dtype), r.dc0 = like(r.cn, p.cell_dtype);
   for (const HostWeights& w : p.weights)
-    r.dweights.push_back({like(w.w_ih), like(w.w_hh), like(w.b_ih), like(w.b_hh), like(w.w_hr)});
+    r.dweights.push_back({gradient(w.w_ih), gradient(w.w_hh), gradient(w.b_ih), gradient(w.b_hh), gradient(w.w_hr)});
   return r;
 }
 

@@ -17,17 +17,18 @@ struct HostWeights {
 
 /// Names of a case: cell, steps, batch, inputs, hidden, layers, bidirectional, projection, dropout, dtype, training (1), bias (1),
 /// resets (0), states (0: no h0, c0, dhn, dcn), lengths (random, full, zero; by default none), dense (0: rows of every tensor lie
-/// apart).
+/// apart), cell_dtype (of c0, cn, dc0, dcn; by default dtype), gradient_dtype (of the weights' gradients; by default dtype).
 struct RecurrentProblem {
   RecurrentDescription description;
   RecurrentSizes sizes;
+  DType cell_dtype, gradient_dtype;
   bool states = true, dense = false;
   HostTensor x, h0, c0, lengths, resets, dy, dhn, dcn;
   std::vector<HostWeights> weights;
   std::uint64_t dropout_seed = 11, dropout_offset = 5;
 
   explicit RecurrentProblem(const cases::Case& c);
-  /// The same values in another type; padding of x and dy is NaN again.
+  /// The same values with everything in another type; padding of x and dy is NaN again.
   RecurrentProblem as(DType dtype) const;
   std::int64_t length(std::int64_t row) const;
   std::int64_t outputs() const { return description.projection > 0 ? description.projection : description.hidden; }

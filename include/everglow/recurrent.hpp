@@ -27,6 +27,9 @@ struct RecurrentDescription {
   /// that does not train too: describe 0 for inference. Element i of the run's logical [layer, T, B, directions·(H or P)] uses
   /// Philox word i mod 4 of counter offset + i / 4 and is kept, scaled by 1 / (1 - p), where the word is at least floor(p 2^32).
   float dropout = 0;
+  /// With f16 or bf16, x, h, y, weights and gradients have 16 bits, and a result is rounded once, to nearest even, when it is
+  /// stored: h after each step (what y holds is what the next step reads), the sequence between two layers and its gradient, hn,
+  /// dx, dh0. Gates, sums, the LSTM's cell state from step to step and all gradients inside a layer are f32 (in the reference f64).
   DType dtype = DType::f32;
   bool training = false;  ///< forward fills the reserve and backward may be called
   bool lengths = false;   ///< runs bring a length per row
@@ -52,9 +55,11 @@ struct RecurrentWeightGradients {
 };
 
 struct RecurrentForward {
-  ConstTensorView x{};                          // [T, B, I]
-  ConstTensorView h0{};                         // [layers·directions, B, H or P]; not given: zero
-  ConstTensorView c0{};                         // [layers·directions, B, H], LSTM only; not given: zero
+  ConstTensorView x{};   // [T, B, I]
+  ConstTensorView h0{};  // [layers·directions, B, H or P]; not given: zero
+  /// [layers·directions, B, H], LSTM only; not given: zero. c0, cn, dc0 and dcn are f32 or the storage type, each as it likes: a
+  /// stream that passes the cell state on in f32 gives the bits of the whole sequence in any storage type.
+  ConstTensorView c0{};
   std::span<const RecurrentWeights> weights{};  // biases are always read from here; the matrices not where packed is given
   TensorView y{};                               // [T, B, directions·(H or P)], forward half first; 0 past a length
   TensorView hn{};                              // as h0: the state after each row's last valid step; not given: not written
@@ -89,7 +94,8 @@ struct RecurrentBackward {
 };
 
 /// Plan of a recurrent layer. A run may bring fewer steps and rows than the plan's sizes. With one step it is a streaming step:
-/// pass hn, cn back as h0, c0 (in other memory). What is written must be apart from everything else of the call. On a CPU a length
+/// pass hn, cn back as h0, c0 (in other memory), and with `deterministic` the bits are those of the whole sequence on every row of
+/// ours. What is written must be apart from everything else of the call. On a CPU a length
 /// out of range throws before anything is written. Without dropout the seed and offset must be 0.
 class EVERGLOW_API RecurrentPlan {
  public:

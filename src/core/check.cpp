@@ -132,8 +132,8 @@ void require_tensor(std::string_view where, std::string_view argument, const Con
                 text(argument, ": expected an address that is a multiple of ", size_of(dtype), " bytes"));
 }
 
-void require_gradient(std::string_view where, std::string_view argument, const ConstTensorView& view,
-                      std::initializer_list<std::int64_t> shape, DType storage, Device device) {
+void require_f32_or_storage(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                            std::initializer_list<std::int64_t> shape, DType storage, Device device) {
   if (!view.given()) return;
   const DType dtype = view.dtype == DType::f32 ? DType::f32 : storage;
   const std::span<const std::int64_t> sizes(shape.begin(), shape.size());
@@ -142,6 +142,12 @@ void require_gradient(std::string_view where, std::string_view argument, const C
         ErrorCode::type_mismatch, where,
         text(argument, ": expected ", expected_text(sizes, text("f32 or ", name(storage)), device), ", got ", to_string(view)));
   require_tensor(where, argument, view, sizes, dtype, device);
+}
+
+void require_gradient(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                      std::initializer_list<std::int64_t> shape, DType storage, Device device) {
+  if (!view.given()) return;
+  require_f32_or_storage(where, argument, view, shape, storage, device);
   require_no_self_overlap(where, argument, view);
 }
 

@@ -29,7 +29,10 @@ inline void require_optional(std::string_view where, std::string_view argument, 
                              std::initializer_list<std::int64_t> shape, DType dtype, Device device) {
   if (view.given()) require_tensor(where, argument, view, shape, dtype, device);
 }
-/// As require_optional for a weight gradient, which is f32 or the storage type.
+/// As require_optional for what is f32 or the storage type.
+void require_f32_or_storage(std::string_view where, std::string_view argument, const ConstTensorView& view,
+                            std::initializer_list<std::int64_t> shape, DType storage, Device device);
+/// The same for a weight gradient, whose elements must not share memory.
 void require_gradient(std::string_view where, std::string_view argument, const ConstTensorView& view,
                       std::initializer_list<std::int64_t> shape, DType storage, Device device);
 /// Sizes whose product is counted in elements must leave room for every later product below 2^63.

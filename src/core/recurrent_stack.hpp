@@ -27,4 +27,18 @@ void stack_forward(const LayerRow& row, const RecurrentQuery& query, const Recur
 void stack_backward(const LayerRow& row, const RecurrentQuery& query, const RecurrentBackward& tensors, void* workspace);
 void stack_pack(const LayerRow& row, const RecurrentQuery& query, std::span<const RecurrentWeights> weights, void* packed);
 
+/// The row of a table that runs any number of layers.
+template <const LayerRow& layer>
+constexpr RecurrentRow stacked(std::string_view name, Verdict (*accepts)(const RecurrentQuery&)) {
+  return {.name = name,
+          .accepts = accepts,
+          .footprint = [](const RecurrentQuery& q) { return stack_footprint(layer, q); },
+          .forward = [](const RecurrentQuery& q, const RecurrentForward& t, void* workspace,
+                        const Stream&) { stack_forward(layer, q, t, workspace); },
+          .backward = [](const RecurrentQuery& q, const RecurrentBackward& t, void* workspace,
+                         const Stream&) { stack_backward(layer, q, t, workspace); },
+          .pack = [](const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed,
+                     const Stream&) { stack_pack(layer, q, weights, packed); }};
+}
+
 }  // namespace everglow::recurrent

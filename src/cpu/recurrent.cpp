@@ -1,5 +1,6 @@
-// The row cpu.recurrent_stepwise: f32, every cell and option.
+// The row cpu.recurrent_stepwise: f32, f16 and bf16, every cell and option.
 #include "core/recurrent.hpp"
+#include "core/mutant.hpp"
 #include "core/parallel.hpp"
 #include "core/philox.hpp"
 #include "core/recurrent_stack.hpp"
@@ -13,10 +14,7 @@ namespace everglow::cpu {
 namespace {
 
 Verdict accepts(const RecurrentQuery& q) {
-  const DType dtype = q.description.dtype;
-  if (dtype != DType::f32)
-    return decline(name(dtype), dtype == DType::f64 ? " is served by the reference only" : " is not served yet");
-  return accept();
+  return q.description.dtype == DType::f64 ? decline("f64 is served by the reference alone") : accept();
 }
 
 Footprint footprint(const RecurrentQuery& q) {
@@ -43,16 +41,22 @@ void drop(const RecurrentQuery& q, const recurrent::Mask& mask, const ConstTenso
   const PointwiseKernels& kernels = select(q.isa, portable::pointwise_kernels, avx2::pointwise_kernels, avx512::pointwise_kernels);
   // p < 1, so that the threshold is a word
   const auto threshold = static_cast<std::uint32_t>(dropout_threshold(mask.probability));
-  const auto scale = static_cast<float>(1 / (1 - mask.probability));
+  const auto scale = static_cast<float>(1 / (1 - dropped("recurrent.dropout_scale", mask.probability)));
+  const Storage storage(from.dtype, q.isa);
   const std::int64_t n = from.elements(), parts = (n + part - 1) / part;
   parallel_ranges(q.threads, parts, 4, [&](std::int64_t begin, std::int64_t end) {
     std::uint32_t words[4 * (part / 4 + philox_batch)];
+    float values[part];
     for (std::int64_t i = begin * part; i < std::min(end * part, n); i += part) {
       const std::uint64_t element = mask.first + static_cast<std::uint64_t>(i);
       const std::int64_t count = std::min(part, n - i), skip = static_cast<std::int64_t>(element % 4);
       const std::int64_t counters = (skip + count + 3) / 4;
       kernels.philox(mask.seed, mask.offset + element / 4, (counters + philox_batch - 1) / philox_batch * philox_batch, words);
-      kernels.dropout({.a = floats(from) + i, .y = floats(to) + i, .n = count}, words + skip, threshold, scale);
+      const float* a = storage.floats(storage.at(from.data, i), values, count);
+      void* target = storage.at(to.data, i);
+      float* y = storage.is_f32() ? static_cast<float*>(target) : values;
+      kernels.dropout({.a = a, .y = y, .n = count}, words + dropped("recurrent.dropout_offset", skip), threshold, scale);
+      if (!storage.is_f32()) storage.narrow(values, target, count);
     }
   });
 }
@@ -62,14 +66,6 @@ constexpr recurrent::LayerRow layer{
 
 }  // namespace
 
-const RecurrentRow recurrent_stepwise{.name = "cpu.recurrent_stepwise",
-                                      .accepts = accepts,
-                                      .footprint = [](const RecurrentQuery& q) { return recurrent::stack_footprint(layer, q); },
-                                      .forward = [](const RecurrentQuery& q, const RecurrentForward& t, void* workspace,
-                                                    const Stream&) { recurrent::stack_forward(layer, q, t, workspace); },
-                                      .backward = [](const RecurrentQuery& q, const RecurrentBackward& t, void* workspace,
-                                                     const Stream&) { recurrent::stack_backward(layer, q, t, workspace); },
-                                      .pack = [](const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed,
-                                                 const Stream&) { recurrent::stack_pack(layer, q, weights, packed); }};
+const RecurrentRow recurrent_stepwise = recurrent::stacked<layer>("cpu.recurrent_stepwise", accepts);
 
 }  // namespace everglow::cpu

@@ -1,5 +1,6 @@
 // A stepwise layer, backward: a fused cell and a product with the packed recurrent matrix a step, then one product each for the
 // gradients of the input, of w_ih and of w_hh over all steps.
+#include "core/mutant.hpp"
 #include "core/recurrent.hpp"
 #include "cpu/recurrent_layout.hpp"
 #include "cpu/recurrent_loop.hpp"
@@ -19,12 +20,16 @@ struct BackwardScratch {
   float* out = nullptr;     // [directions, B, units], of what was projected, where there is a projection
   float* dh = nullptr;      // [directions, B, state], from the step after
   float* dc = nullptr;      // [directions, B, units]
-  float* x = nullptr;       // [T, B, I], a copy whose padding is zero, where lengths are given
+  float* rows = nullptr;    // [3, directions, B, units or state], a row of dy, of dhn and of a state, where they are not f32
+  float* x = nullptr;       // [T, B, I], an f32 copy whose padding is zero, where lengths are given or x is not f32
+  float* dx = nullptr;      // [gradient_rows, I] where dx is not f32
   float* before = nullptr;  // [T, B, O or H], h before each step or what was projected, of one direction
   float* dw = nullptr;      // [row, I] or [gates, O] or [P, H], a weight gradient in block order
   float* sums = nullptr;    // [row]
   LoopWeights room;
 };
+
+constexpr std::int64_t gradient_rows = 256;  // of dx, made in f32 before they are rounded
 
 BackwardScratch take_backward(Arena& arena, const RecurrentShape& s, bool lengths, Isa isa) {
   BackwardScratch out;
@@ -37,7 +42,10 @@ BackwardScratch take_backward(Arena& arena, const RecurrentShape& s, bool length
   }
   out.dh = arena.take<float>(s.directions * s.batch * s.state());
   out.dc = arena.take<float>(s.directions * s.batch * s.units());
-  if (lengths) out.x = arena.take<float>(s.rows() * s.inputs);
+  const bool narrow = s.dtype != DType::f32;
+  if (narrow) out.rows = arena.take<float>(3 * s.directions * s.batch * std::max(s.units(), s.state()));
+  if (lengths || narrow) out.x = arena.take<float>(s.rows() * s.inputs);
+  if (narrow) out.dx = arena.take<float>(std::min(gradient_rows, s.rows()) * s.inputs);
   out.before = arena.take<float>(s.rows() * (s.projects ? std::max(s.hidden, s.outputs) : s.outputs));
   out.dw = arena.take<float>(std::max({s.row() * s.inputs, s.gates() * s.outputs, s.projects ? s.outputs * s.hidden : 0}));
   out.sums = arena.take<float>(s.row());
@@ -53,6 +61,8 @@ struct Backward {
   BackwardScratch scratch;
   LoopWeights weights;
   const CellKernels& kernels;
+  Storage storage{s.dtype, q.isa};
+  Storage c0{t.c0.dtype, q.isa}, dcn{t.dcn.dtype, q.isa}, dc0{t.dc0.dtype, q.isa};
 
   std::int64_t length(std::int64_t b) const { return recurrent::length_of(t.lengths, b, s.steps); }
   GemmContext context() const { return {.threads = q.threads, .isa = q.isa, .library = !q.options.deterministic}; }
@@ -70,9 +80,9 @@ struct Backward {
   void begin(const LoopPart& p) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       p.state.clear(dh(p, b)), p.units.clear(dc(p, b));
-      if (t.dcn.given()) p.units.copy(dc(p, b), row_of(t.dcn, p.direction, b));
-      if (t.dhn.given() && length(b) == 0) p.state.copy(dh(p, b), row_of(t.dhn, p.direction, b));
-      if (t.dh0.given() && length(b) == 0) p.state.copy(row_of(t.dh0, p.direction, b), dh(p, b));
+      if (t.dcn.given() && !mutant("recurrent.dcn")) p.units.read(dcn, dc(p, b), row_of(t.dcn, p.direction, b));
+      if (t.dhn.given() && length(b) == 0) p.state.read(storage, dh(p, b), row_of(t.dhn, p.direction, b));
+      if (t.dh0.given() && length(b) == 0) p.state.write(storage, row_of(t.dh0, p.direction, b), dh(p, b));
     }
   }
 
@@ -87,26 +97,41 @@ struct Backward {
   float* cell_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
     return kept.cells + ((step * s.batch + b) * s.directions + p.direction) * s.units();
   }
+  /// A part of a caller's row as f32: the row itself, or a copy in the which-th of the part's rows.
+  const float* part_of(const Storage& from, const std::byte* row, const LoopRange& range, const LoopPart& p, std::int64_t b,
+                       std::int64_t which) const {
+    if (row == nullptr || from.is_f32()) return reinterpret_cast<const float*>(row);
+    float* room = scratch.rows + ((which * s.directions + p.direction) * s.batch + b) * std::max(s.units(), s.state());
+    range.read(from, room, row);
+    return room;
+  }
   const float* dy_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
-    const float* dy = row_of(t.dy, step, b);
-    return dy ? dy + p.direction * s.outputs : nullptr;
+    const std::byte* dy = row_of(t.dy, step, b);
+    return dy ? part_of(storage, storage.at(dy, p.direction * s.outputs), p.state, p, b, 0) : nullptr;
   }
   const float* dh_at(const LoopPart& p, std::int64_t step, std::int64_t b) const {
-    return step == last_step(p.direction, b) ? row_of(t.dhn, p.direction, b) : dh(p, b);
+    if (step != last_step(p.direction, b)) return dh(p, b);
+    return dropped("recurrent.dhn", part_of(storage, row_of(t.dhn, p.direction, b), p.state, p, b, 1));
   }
-  /// h before a valid step; null where it is zero.
-  const float* state_before(std::int64_t direction, std::int64_t step, std::int64_t b) const {
-    if (reset_before(direction, step, b)) return nullptr;
+  /// h before a valid step as the caller has it; null where it is zero.
+  const std::byte* state_before(std::int64_t direction, std::int64_t step, std::int64_t b) const {
+    if (reset_before(direction, step, b) && !mutant("recurrent.state_before_reset")) return nullptr;
     if (step == first_step(direction, b)) return row_of(t.h0, direction, b);
-    return row_of(t.y, direction == 0 ? step - 1 : step + 1, b) + direction * s.outputs;
+    return storage.at(row_of(t.y, direction == 0 ? step - 1 : step + 1, b), direction * s.outputs);
+  }
+  const float* before(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    return part_of(storage, state_before(p.direction, step, b), p.state, p, b, 2);
+  }
+  const float* cell_before(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    if (reset_before(p.direction, step, b)) return nullptr;
+    if (!first(p, step, b)) return cell_at(p, p.direction == 0 ? step - 1 : step + 1, b);
+    return part_of(c0, row_of(t.c0, p.direction, b), p.units, p, b, 2);
   }
 
   void lstm(const LoopPart& p, std::int64_t step, std::int64_t b) const {
-    const float* before = first(p, step, b) ? row_of(t.c0, p.direction, b) : cell_at(p, p.direction == 0 ? step - 1 : step + 1, b);
-    const bool reset = reset_before(p.direction, step, b);
     kernels.lstm_backward({.gates = kept.gates + gates_at(p, step, b),
                            .cell = cell_at(p, step, b),
-                           .before = reset ? nullptr : before,
+                           .before = cell_before(p, step, b),
                            .dy = s.projects ? nullptr : dy_at(p, step, b),
                            .dh = s.projects ? out(p, b) : dh_at(p, step, b),
                            .dc = dc(p, b),
@@ -114,13 +139,13 @@ struct Backward {
                            .begin = p.first_block,
                            .end = p.last_block,
                            .hidden = s.hidden});
-    if (reset) p.units.clear(dc(p, b));
+    if (reset_before(p.direction, step, b) && !mutant("recurrent.reset_cuts_dc")) p.units.clear(dc(p, b));
   }
 
   void gru(const LoopPart& p, std::int64_t step, std::int64_t b) const {
     kernels.gru_backward({.gates = kept.gates + gates_at(p, step, b),
                           .inner = cell_at(p, step, b),
-                          .before = state_before(p.direction, step, b),
+                          .before = before(p, step, b),
                           .dy = dy_at(p, step, b),
                           .dh = dh_at(p, step, b),
                           .carried = dh(p, b),
@@ -136,7 +161,7 @@ struct Backward {
     const std::int64_t at = gates_at(p, step, b);
     return {.gates = kept.gates + at,
             .candidate = kept.gates + at + s.direct(),
-            .before = state_before(p.direction, step, b),
+            .before = before(p, step, b),
             .dy = dy_at(p, step, b),
             .dh = dh_at(p, step, b),
             .mixed = mixed(p, b),
@@ -176,7 +201,7 @@ struct Backward {
       float* to = total(p.direction, step, b);
       p.state.clear(to);
       if (step >= length(b)) continue;
-      for (const float* from : {dh_at(p, step, b), dy_at(p, step, b)})
+      for (const float* from : {dh_at(p, step, b), dropped("recurrent.projection_dy", dy_at(p, step, b))})
         for (std::int64_t j = p.state.first; from != nullptr && j < p.state.end; ++j) to[j] += from[j];
     }
     barrier.wait();  // the product reads all of h
@@ -212,8 +237,8 @@ struct Backward {
     if (!t.resets.given() && !t.dh0.given()) return;
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       if (step >= length(b)) continue;
-      if (reset_before(p.direction, step, b)) p.state.clear(dh(p, b));
-      if (t.dh0.given() && first(p, step, b)) p.state.copy(row_of(t.dh0, p.direction, b), dh(p, b));
+      if (reset_before(p.direction, step, b) && !mutant("recurrent.reset_cuts_dh")) p.state.clear(dh(p, b));
+      if (t.dh0.given() && first(p, step, b)) p.state.write(storage, row_of(t.dh0, p.direction, b), dh(p, b));
     }
   }
 
@@ -227,7 +252,8 @@ struct Backward {
       barrier.wait();  // the product reads the gradients of all units
       if (i > 0 || t.dh0.given()) multiply(p, step);
     }
-    for (std::int64_t b = p.first_row; t.dc0.given() && b < p.last_row; ++b) p.units.copy(row_of(t.dc0, p.direction, b), dc(p, b));
+    for (std::int64_t b = p.first_row; t.dc0.given() && b < p.last_row; ++b)
+      p.units.write(dc0, row_of(t.dc0, p.direction, b), dc(p, b));
   }
 
   // ---- the products over all steps ----
@@ -236,9 +262,8 @@ struct Backward {
     parallel_ranges(q.threads, s.rows(), 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         float* to = scratch.x + row * s.inputs;
-        const float* from = row_of(t.x, row / s.batch, row % s.batch);
         if (row / s.batch < length(row % s.batch))
-          std::copy(from, from + s.inputs, to);
+          storage.widen(row_of(t.x, row / s.batch, row % s.batch), to, s.inputs);
         else
           std::fill(to, to + s.inputs, 0.0F);
       }
@@ -250,10 +275,10 @@ struct Backward {
     parallel_ranges(q.threads, s.rows(), 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t step = row / s.batch, b = row % s.batch;
-        const float* from = step < length(b) ? state_before(direction, step, b) : nullptr;
+        const std::byte* from = step < length(b) ? state_before(direction, step, b) : nullptr;
         float* to = scratch.before + row * s.outputs;
         if (from != nullptr)
-          std::copy(from, from + s.outputs, to);
+          storage.widen(from, to, s.outputs);
         else
           std::fill(to, to + s.outputs, 0.0F);
         const float* gates = kept.gates + row * s.row() + direction * s.gates();
@@ -281,14 +306,11 @@ struct Backward {
   void deliver(const TensorView& to, const float* from, const Place& place) const {
     if (!to.given()) return;
     const std::int64_t columns = to.size(1);
+    const Storage target(to.dtype, q.isa);
     parallel_ranges(q.threads, to.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        const float* source = from + place(row) * columns;
-        float* target = floats(to) + row * to.strides[0];
-        if (t.accumulate)
-          for (std::int64_t j = 0; j < columns; ++j) target[j] += source[j];
-        else
-          std::copy(source, source + columns, target);
+        target.put(from + place(row) * columns, target.at(to.data, row * to.strides[0]), columns,
+                   t.accumulate && !mutant("recurrent.accumulate"));
       }
     });
   }
@@ -314,7 +336,7 @@ struct Backward {
             .k = k,
             .a = scratch.dz + part * k * s.row(),
             .lda = s.row(),
-            .b = scratch.x != nullptr ? scratch.x : row_of(t.x, part, 0),
+            .b = scratch.x != nullptr ? scratch.x : reinterpret_cast<const float*>(row_of(t.x, part, 0)),
             .ldb = rows.stride,
             .c = scratch.dw,
             .ldc = s.inputs,
@@ -346,7 +368,7 @@ struct Backward {
       states_before(direction, false);
       recurrent_product(direction, 0, s.direct());
       if (s.candidate() > 0) {
-        states_before(direction, true);
+        states_before(direction, !mutant("recurrent.candidate_states"));
         recurrent_product(direction, s.direct(), s.gates());
       }
       deliver(t.dweights[d].w_hh, scratch.dw);
@@ -377,7 +399,8 @@ struct Backward {
     const float* summed = nullptr;
     for (TensorView RecurrentWeightGradients::*bias : both) {
       if (!wanted(bias)) continue;
-      const float* gradients = bias == &RecurrentWeightGradients::b_ih ? scratch.dz : scratch.du;
+      const bool of_inputs = bias == &RecurrentWeightGradients::b_ih || mutant("recurrent.bias_of_state");
+      const float* gradients = of_inputs ? scratch.dz : scratch.du;
       if (gradients != summed)
         parallel_ranges(q.threads, s.row() / cell_block, 4, [&](std::int64_t begin, std::int64_t end) {
           kernels.column_sums(gradients, s.rows(), s.row(), begin * cell_block, end * cell_block, scratch.sums);
@@ -385,10 +408,10 @@ struct Backward {
       summed = gradients;
       for (std::size_t d = 0; d < t.dweights.size(); ++d) {
         const TensorView& to = t.dweights[d].*bias;
+        const Storage target(to.dtype, q.isa);
         for (std::int64_t row = 0; to.given() && row < s.slots * s.hidden; ++row) {
           const float sum = scratch.sums[static_cast<std::int64_t>(d) * s.gates() + s.place(row)];
-          float& target = floats(to)[row * to.strides[0]];
-          target = t.accumulate ? target + sum : sum;
+          target.put(&sum, target.at(to.data, row * to.strides[0]), 1, t.accumulate);
         }
       }
     }
@@ -396,21 +419,41 @@ struct Backward {
 
   void inputs() const {
     if (!t.dx.given()) return;
+    if (storage.is_f32())
+      inputs_in_place();
+    else
+      inputs_by_blocks();
+    for (std::int64_t b = 0; b < s.batch; ++b)  // zero even where a weight is not finite
+      for (std::int64_t step = length(b); step < s.steps; ++step)
+        std::fill_n(row_of(t.dx, step, b), static_cast<std::size_t>(s.inputs) * size_of(s.dtype), std::byte{0});
+  }
+  void input_product(std::int64_t first, std::int64_t rows, float* to, std::int64_t stride) const {
+    gemm({.m = rows,
+          .n = s.inputs,
+          .k = s.row(),
+          .a = scratch.dz + first * s.row(),
+          .lda = s.row(),
+          .b = weights.w_ih,
+          .ldb = s.inputs,
+          .c = to,
+          .ldc = stride},
+         context());
+  }
+  void inputs_in_place() const {
     const StepRows rows = step_rows("recurrent.backward", "dx", t.dx);
     const std::int64_t parts = rows.folds ? 1 : s.steps, m = s.rows() / parts;
     for (std::int64_t part = 0; part < parts; ++part)
-      gemm({.m = m,
-            .n = s.inputs,
-            .k = s.row(),
-            .a = scratch.dz + part * m * s.row(),
-            .lda = s.row(),
-            .b = weights.w_ih,
-            .ldb = s.inputs,
-            .c = row_of(t.dx, part, 0),
-            .ldc = rows.stride},
-           context());
-    for (std::int64_t b = 0; b < s.batch; ++b)  // zero even where a weight is not finite
-      for (std::int64_t step = length(b); step < s.steps; ++step) std::fill_n(row_of(t.dx, step, b), s.inputs, 0.0F);
+      input_product(part * m, m, reinterpret_cast<float*>(row_of(t.dx, part, 0)), rows.stride);
+  }
+  void inputs_by_blocks() const {
+    for (std::int64_t first = 0; first < s.rows(); first += gradient_rows) {
+      const std::int64_t count = std::min(gradient_rows, s.rows() - first);
+      input_product(first, count, scratch.dx, s.inputs);
+      parallel_ranges(q.threads, count, 16, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row)
+          storage.narrow(scratch.dx + row * s.inputs, row_of(t.dx, (first + row) / s.batch, (first + row) % s.batch), s.inputs);
+      });
+    }
   }
 };
 

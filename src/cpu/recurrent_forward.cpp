@@ -1,5 +1,6 @@
 // A stepwise layer, forward: one product for the inputs of all steps and directions, then a product with the packed recurrent
-// matrix and the fused cell a step.
+// matrix and the fused cell a step. A storage type of 16 bits rounds h once a step: what y holds is what the next step reads.
+#include "core/mutant.hpp"
 #include "core/recurrent.hpp"
 #include "cpu/recurrent_layout.hpp"
 #include "cpu/recurrent_loop.hpp"
@@ -19,12 +20,15 @@ struct ForwardScratch {
   float* out = nullptr;         // [directions, B, units], what goes into a projection
   float* h = nullptr;           // [2, directions, B, state], before and after a step in turn
   float* c = nullptr;           // [directions, B, units]
+  float* x = nullptr;           // [threads, input_tile, I], rows of x where they are not f32
   LoopWeights room;
 };
 
-ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, bool training, Isa isa) {
+constexpr std::int64_t input_tile = 64;  // rows of x that stay in the first cache while all columns pass
+
+ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, const RecurrentQuery& q) {
   ForwardScratch out;
-  if (!training) out.kept.gates = arena.take<float>(s.rows() * s.row());
+  if (!q.description.training) out.kept.gates = arena.take<float>(s.rows() * s.row());
   out.bias = arena.take<float>(s.row());
   if (s.cell == Cell::gru) {
     out.inner_bias = arena.take<float>(s.directions * s.units());
@@ -34,25 +38,27 @@ ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, bool training
   if (s.projects) out.out = arena.take<float>(s.directions * s.batch * s.units());
   out.h = arena.take<float>(2 * s.directions * s.batch * s.state());
   out.c = arena.take<float>(s.directions * s.batch * s.units());
-  out.room = take_weights(arena, s, isa);
+  if (s.dtype != DType::f32) out.x = arena.take<float>(q.threads * input_tile * s.inputs);
+  out.room = take_weights(arena, s, q.isa);
   return out;
 }
 
 /// b_ih + b_hh in block order, but for the part of a GRU's b_hh that r multiplies; zero in the padding.
-void fill_bias(const ForwardScratch& to, const RecurrentShape& s, std::span<const RecurrentWeights> weights) {
+void fill_bias(const ForwardScratch& to, const RecurrentShape& s, std::span<const RecurrentWeights> weights, Isa isa) {
+  const Storage storage(s.dtype, isa);
   std::fill(to.bias, to.bias + s.row(), 0.0F);
   if (to.inner_bias != nullptr) std::fill(to.inner_bias, to.inner_bias + s.directions * s.units(), 0.0F);
   for (std::size_t d = 0; d < weights.size(); ++d) {
     const auto direction = static_cast<std::int64_t>(d);
     const auto add = [&](const ConstTensorView& from, std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; from.given() && row < end; ++row)
-        to.bias[direction * s.gates() + s.place(row)] += floats(from)[row * from.strides[0]];
+        to.bias[direction * s.gates() + s.place(row)] += storage.read(from.data, row * from.strides[0]);
     };
     const ConstTensorView& b_hh = weights[d].b_hh;
     add(weights[d].b_ih, 0, s.slots * s.hidden);
     add(b_hh, 0, to.inner_bias != nullptr ? 2 * s.hidden : s.slots * s.hidden);
     for (std::int64_t unit = 0; to.inner_bias != nullptr && b_hh.given() && unit < s.hidden; ++unit)
-      to.inner_bias[direction * s.units() + unit] = floats(b_hh)[(2 * s.hidden + unit) * b_hh.strides[0]];
+      to.inner_bias[direction * s.units() + unit] = storage.read(b_hh.data, (2 * s.hidden + unit) * b_hh.strides[0]);
   }
 }
 
@@ -60,26 +66,33 @@ void fill_bias(const ForwardScratch& to, const RecurrentShape& s, std::span<cons
 constexpr std::int64_t packed_rows = 128;
 
 bool library_serves_inputs(const RecurrentQuery& q, const RecurrentShape& s) {
-  return !q.options.deterministic && has_onednn() && s.rows() >= packed_rows;
+  return !q.options.deterministic && has_onednn() && s.dtype == DType::f32 && s.rows() >= packed_rows;
 }
 
 /// gates = x w_ihᵀ by our own micro-kernel: the same bits whatever the rows and threads.
-void packed_inputs(const RecurrentQuery& q, const RecurrentShape& s, const ConstTensorView& x, const LoopWeights& w, float* gates) {
-  constexpr std::int64_t tile = 64;  // rows of x that stay in the first cache while all columns pass
-  const std::int64_t stride = step_rows("recurrent.forward", "x", x).stride;
+void packed_inputs(const RecurrentQuery& q, const RecurrentShape& s, const ConstTensorView& x, const LoopWeights& w,
+                   const ForwardScratch& scratch) {
+  const Storage storage(s.dtype, q.isa);
+  const std::int64_t stride = storage.is_f32() ? step_rows("recurrent.forward", "x", x).stride : s.inputs;
   const std::int64_t panel = packed_panel_columns(q.isa);
-  const std::int64_t row_tiles = (s.batch + tile - 1) / tile, tiles = s.steps * row_tiles;
+  const std::int64_t row_tiles = (s.batch + input_tile - 1) / input_tile, tiles = s.steps * row_tiles;
   const bool small = s.rows() * s.row() * s.inputs < 1'000'000;
   const int threads = small ? 1 : q.threads;
   const std::int64_t columns = tiles >= threads ? 1 : threads;  // parts of the columns
-  const std::int64_t panels = (s.row() + panel - 1) / panel;
-  parallel_tasks(threads, tiles * columns, [&](std::int64_t task) {
-    const std::int64_t step = task / columns / row_tiles, part = task % columns;
-    const std::int64_t first = task / columns % row_tiles * tile, rows = std::min(tile, s.batch - first);
-    const std::int64_t begin = std::min(panels * part / columns * panel, s.row());
-    const std::int64_t end = std::min(panels * (part + 1) / columns * panel, s.row());
-    gemm_packed(q.isa, rows, s.inputs, s.row(), row_of(x, step, first), stride, w.w_ih_packed, begin, end,
-                gates + (step * s.batch + first) * s.row(), s.row(), false);
+  const std::int64_t panels = (s.row() + panel - 1) / panel, tasks = tiles * columns;
+  parallel_tasks(threads, threads, [&](std::int64_t worker) {
+    float* room = scratch.x + worker * input_tile * s.inputs;
+    for (std::int64_t task = tasks * worker / threads; task < tasks * (worker + 1) / threads; ++task) {
+      const std::int64_t step = task / columns / row_tiles, part = task % columns;
+      const std::int64_t first = task / columns % row_tiles * input_tile, rows = std::min(input_tile, s.batch - first);
+      const std::int64_t begin = std::min(panels * part / columns * panel, s.row());
+      const std::int64_t end = std::min(panels * (part + 1) / columns * panel, s.row());
+      for (std::int64_t row = 0; row < rows && !storage.is_f32(); ++row)
+        storage.widen(row_of(x, step, first + row), room + row * s.inputs, s.inputs);
+      const float* from = storage.is_f32() ? reinterpret_cast<const float*>(row_of(x, step, first)) : room;
+      gemm_packed(q.isa, rows, s.inputs, s.row(), from, stride, w.w_ih_packed, begin, end,
+                  scratch.kept.gates + (step * s.batch + first) * s.row(), s.row(), false);
+    }
   });
 }
 
@@ -92,7 +105,7 @@ void library_inputs(const RecurrentQuery& q, const RecurrentShape& s, const Cons
           .m = m,
           .n = s.row(),
           .k = s.inputs,
-          .a = row_of(x, part, 0),
+          .a = reinterpret_cast<const float*>(row_of(x, part, 0)),
           .lda = rows.stride,
           .b = w.w_ih,
           .ldb = s.inputs,
@@ -108,6 +121,8 @@ struct ForwardLoop {
   ForwardScratch scratch;
   LoopWeights weights;
   const CellKernels& kernels;
+  Storage storage{s.dtype, q.isa};
+  Storage c0{t.c0.dtype, q.isa}, cn{t.cn.dtype, q.isa};
 
   float* h(std::int64_t parity, const LoopPart& p, std::int64_t row) const {
     return scratch.h + ((parity * s.directions + p.direction) * s.batch + row) * s.state();
@@ -122,20 +137,31 @@ struct ForwardLoop {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       const bool fresh = length(b) > 0 && p.direction == 0 && reset_before(p, 0, b);
       p.state.clear(h(0, p, b)), p.units.clear(c(p, b));
-      if (t.h0.given() && !fresh) p.state.copy(h(0, p, b), row_of(t.h0, p.direction, b));
-      if (t.c0.given() && !fresh) p.units.copy(c(p, b), row_of(t.c0, p.direction, b));
+      if (t.h0.given() && !fresh) p.state.read(storage, h(0, p, b), row_of(t.h0, p.direction, b));
+      if (t.c0.given() && !fresh) p.units.read(c0, c(p, b), row_of(t.c0, p.direction, b));
     }
   }
 
   void finish(const LoopPart& p) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
-      if (t.hn.given()) p.state.copy(row_of(t.hn, p.direction, b), h(s.steps % 2, p, b));
-      if (t.cn.given()) p.units.copy(row_of(t.cn, p.direction, b), c(p, b));
+      if (t.hn.given()) p.state.write(storage, row_of(t.hn, p.direction, b), h(s.steps % 2, p, b));
+      if (t.cn.given()) p.units.write(cn, row_of(t.cn, p.direction, b), c(p, b));
     }
   }
 
   float* out(const LoopPart& p, std::int64_t b) const { return scratch.out + (p.direction * s.batch + b) * s.units(); }
-  float* y(const LoopPart& p, std::int64_t step, std::int64_t b) const { return row_of(t.y, step, b) + p.direction * s.outputs; }
+  std::byte* y(const LoopPart& p, std::int64_t step, std::int64_t b) const {
+    return storage.at(row_of(t.y, step, b), p.direction * s.outputs);
+  }
+  /// Where a cell puts its copy of h: y itself, or h again, which `emit` rounds.
+  float* copy_of_h(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
+    return storage.is_f32() ? reinterpret_cast<float*>(y(p, step, b)) : h(1 - parity, p, b);
+  }
+  /// h as y holds it, for y and for the next step.
+  void emit(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
+    p.state.write(storage, y(p, step, b), h(1 - parity, p, b));
+    if (!storage.is_f32() && !mutant("recurrent.rounded_h")) p.state.read(storage, h(1 - parity, p, b), y(p, step, b));
+  }
   void lstm(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
     const std::int64_t row = step * s.batch + b;
     kernels.lstm_forward(
@@ -143,7 +169,7 @@ struct ForwardLoop {
          .bias = scratch.bias + p.direction * s.gates(),
          .c = c(p, b),
          .h = s.projects ? out(p, b) : h(1 - parity, p, b),
-         .y = s.projects ? out(p, b) : y(p, step, b),
+         .y = s.projects ? out(p, b) : copy_of_h(p, step, b, parity),
          .cell = scratch.kept.cells ? scratch.kept.cells + (row * s.directions + p.direction) * s.units() : nullptr,
          .begin = p.first_block,
          .end = p.last_block,
@@ -159,7 +185,7 @@ struct ForwardLoop {
          .inner_bias = scratch.inner_bias + p.direction * s.units(),
          .before = h(parity, p, b),
          .h = h(1 - parity, p, b),
-         .y = y(p, step, b),
+         .y = copy_of_h(p, step, b, parity),
          .inner = scratch.kept.cells ? scratch.kept.cells + (row * s.directions + p.direction) * s.units() : nullptr,
          .begin = p.first_block,
          .end = p.last_block,
@@ -174,7 +200,7 @@ struct ForwardLoop {
             .before = h(parity, p, b),
             .mixed = mixed(p, b),
             .h = h(1 - parity, p, b),
-            .y = y(p, step, b),
+            .y = copy_of_h(p, step, b, parity),
             .begin = p.first_block,
             .end = p.last_block,
             .hidden = s.hidden};
@@ -194,7 +220,7 @@ struct ForwardLoop {
     (s.cell == Cell::tanh ? kernels.tanh_forward : kernels.relu_forward)({.gates = gates_of(p, step, b),
                                                                           .bias = scratch.bias + p.direction * s.gates(),
                                                                           .h = h(1 - parity, p, b),
-                                                                          .y = y(p, step, b),
+                                                                          .y = copy_of_h(p, step, b, parity),
                                                                           .begin = p.first_block,
                                                                           .end = p.last_block,
                                                                           .hidden = s.hidden});
@@ -209,19 +235,22 @@ struct ForwardLoop {
       kernels.reset_candidate(reset_row(p, step, b, parity));
     else
       plain(p, step, b, parity);
+    if (!storage.is_f32() && !s.projects) emit(p, step, b, parity);
   }
 
   /// The state past a length waits, and y is zero. A reset clears what the next step would see, before the threads meet: its
   /// product reads all units.
   void settle(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
     if (step >= length(b)) {
-      std::copy(h(parity, p, b) + p.state.first, h(parity, p, b) + p.state.padded, h(1 - parity, p, b) + p.state.first);
-      std::fill_n(y(p, step, b) + p.state.first, p.state.count(), 0.0F);
+      if (!mutant("recurrent.state_waits"))
+        std::copy(h(parity, p, b) + p.state.first, h(parity, p, b) + p.state.padded, h(1 - parity, p, b) + p.state.first);
+      std::fill(storage.at(y(p, step, b), p.state.first), storage.at(y(p, step, b), p.state.first + p.state.count()), std::byte{0});
       return;
     }
     const std::int64_t next = p.direction == 0 ? step + 1 : step - 1;
-    if (t.resets.given() && next >= 0 && next < length(b) && reset_before(p, next, b))
-      p.state.clear(h(1 - parity, p, b)), p.units.clear(c(p, b));
+    if (!t.resets.given() || next < 0 || next >= length(b) || !reset_before(p, next, b)) return;
+    p.state.clear(h(1 - parity, p, b));
+    if (!mutant("recurrent.reset_clears_cell")) p.units.clear(c(p, b));
   }
 
   /// h of all rows of a part from what the cells put out.
@@ -230,7 +259,7 @@ struct ForwardLoop {
     gemm_packed(q.isa, p.rows(), s.hidden, s.outputs, out(p, p.first_row), s.units(), weights.project_forward[p.direction],
                 p.state.first, p.state.end, h(1 - parity, p, p.first_row), s.state(), false);
     for (std::int64_t b = p.first_row; b < p.last_row; ++b)
-      if (step < length(b)) p.state.copy(y(p, step, b), h(1 - parity, p, b));
+      if (step < length(b)) emit(p, step, b, parity);
   }
 
   float* gates_of(const LoopPart& p, std::int64_t step, std::int64_t b) const {
@@ -274,23 +303,23 @@ struct ForwardLoop {
 
 std::size_t recurrent_forward_bytes(const RecurrentQuery& q) {
   Arena arena;
-  take_forward(arena, shape_of(q.description, q.sizes.steps, q.sizes.batch), q.description.training, q.isa);
+  take_forward(arena, shape_of(q.description, q.sizes.steps, q.sizes.batch), q);
   return arena.bytes();
 }
 
 void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void* workspace) {
   const RecurrentShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
   Arena arena(workspace), reserve(t.reserve.data);
-  ForwardScratch scratch = take_forward(arena, s, q.description.training, q.isa);
+  ForwardScratch scratch = take_forward(arena, s, q);
   if (q.description.training) scratch.kept = take_reserve(reserve, s);
   const bool library = library_serves_inputs(q, s);
   const LoopWeights weights = weights_of_run(scratch.room, s, t.weights, t.packed,
                                              {.w_ih = library, .w_ih_packed = !library, .forward = true, .backward = false}, q);
-  fill_bias(scratch, s, t.weights);
+  fill_bias(scratch, s, t.weights, q.isa);
   if (library)
     library_inputs(q, s, t.x, weights, scratch.kept.gates);
   else
-    packed_inputs(q, s, t.x, weights, scratch.kept.gates);
+    packed_inputs(q, s, t.x, weights, scratch);
   run_loop(s, q.threads, forward_grain(s, q.isa), ForwardLoop{q, t, s, scratch, weights, cell_kernels(q.isa)});
 }
 

@@ -7,7 +7,6 @@
 #include "gemm/gemm.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 namespace everglow::cpu {
@@ -18,27 +17,59 @@ void* take_packed(Arena& arena, Isa isa, std::int64_t k, std::int64_t n) {
 }
 
 /// The rows of one direction in block order.
-void reorder(float* to, const ConstTensorView& from, const RecurrentShape& s, std::int64_t columns, int threads) {
+void reorder(float* to, const ConstTensorView& from, const RecurrentShape& s, std::int64_t columns, const RecurrentQuery& q) {
   if (columns == 0) return;
-  const std::size_t bytes = static_cast<std::size_t>(columns) * sizeof(float);
-  parallel_ranges(threads, s.units(), 64, [&](std::int64_t begin, std::int64_t end) {
+  const Storage storage(s.dtype, q.isa);
+  parallel_ranges(q.threads, s.units(), 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t unit = begin; unit < end; ++unit)
-      for (std::int64_t q = 0; q < s.slots; ++q) {
-        float* row = to + s.place(q, unit) * columns;
+      for (std::int64_t slot = 0; slot < s.slots; ++slot) {
+        float* row = to + s.place(slot, unit) * columns;
         if (unit < s.hidden)
-          std::memcpy(row, floats(from) + (q * s.hidden + unit) * from.strides[0], bytes);
+          storage.widen(storage.at(from.data, (slot * s.hidden + unit) * from.strides[0]), row, columns);
         else
-          std::memset(row, 0, bytes);
+          std::fill_n(row, columns, 0.0F);
       }
   });
 }
 
+/// The projections as f32 matrices: the caller's, or copies.
+class Projections {
+ public:
+  Projections(const LoopWeights& to, const RecurrentShape& s, std::span<const RecurrentWeights> from, const RecurrentQuery& q)
+      : s_(s), copies_(to.w_hr), from_(from) {
+    if (!s.projects || copies_ == nullptr) return;
+    const Storage storage(s.dtype, q.isa);
+    for (std::size_t d = 0; d < from.size(); ++d)
+      for (std::int64_t row = 0; row < s.outputs; ++row)
+        storage.widen(storage.at(from[d].w_hr.data, row * from[d].w_hr.strides[0]),
+                      copies_ + (static_cast<std::int64_t>(d) * s.outputs + row) * s.hidden, s.hidden);
+  }
+  const float* data(std::int64_t d) const {
+    return copies_ != nullptr ? copies_ + d * s_.outputs * s_.hidden : static_cast<const float*>(given(d).data);
+  }
+  std::int64_t stride(std::int64_t d) const { return copies_ != nullptr ? s_.hidden : given(d).strides[0]; }
+
+ private:
+  const ConstTensorView& given(std::int64_t d) const { return from_[static_cast<std::size_t>(d)].w_hr; }
+
+  const RecurrentShape& s_;
+  float* copies_;
+  std::span<const RecurrentWeights> from_;
+};
+
 }  // namespace
 
 RecurrentShape shape_of(const RecurrentDescription& d, std::int64_t steps, std::int64_t batch) {
-  return {
-      steps,           batch, d.inputs, d.hidden, d.directions(), d.cell, recurrent::gate_count(d.cell), recurrent::outputs_of(d),
-      d.projection > 0};
+  return {.steps = steps,
+          .batch = batch,
+          .inputs = d.inputs,
+          .hidden = d.hidden,
+          .directions = d.directions(),
+          .cell = d.cell,
+          .slots = recurrent::gate_count(d.cell),
+          .outputs = recurrent::outputs_of(d),
+          .projects = d.projection > 0,
+          .dtype = d.dtype};
 }
 
 LoopWeights take_weights(Arena& arena, const RecurrentShape& s, Isa isa) {
@@ -46,6 +77,7 @@ LoopWeights take_weights(Arena& arena, const RecurrentShape& s, Isa isa) {
   w.w_ih = arena.take<float>(s.row() * s.inputs);
   w.w_ih_packed = take_packed(arena, isa, s.inputs, s.row());
   w.w_hh = arena.take<float>(s.row() * s.outputs);
+  if (s.projects && s.dtype != DType::f32) w.w_hr = arena.take<float>(s.directions * s.outputs * s.hidden);
   for (std::int64_t d = 0; d < s.directions; ++d) {
     w.forward[d] = take_packed(arena, isa, s.outputs, s.direct());
     w.backward[d] = take_packed(arena, isa, s.direct(), s.outputs);
@@ -64,9 +96,10 @@ void fill_weights(const LoopWeights& to, const RecurrentShape& s, std::span<cons
                   const RecurrentQuery& q) {
   for (std::size_t d = 0; d < from.size(); ++d) {
     const std::int64_t first = static_cast<std::int64_t>(d) * s.gates();
-    if (needs.w_ih || needs.w_ih_packed) reorder(to.w_ih + first * s.inputs, from[d].w_ih, s, s.inputs, q.threads);
-    if (needs.forward || needs.backward) reorder(to.w_hh + first * s.outputs, from[d].w_hh, s, s.outputs, q.threads);
+    if (needs.w_ih || needs.w_ih_packed) reorder(to.w_ih + first * s.inputs, from[d].w_ih, s, s.inputs, q);
+    if (needs.forward || needs.backward) reorder(to.w_hh + first * s.outputs, from[d].w_hh, s, s.outputs, q);
   }
+  const Projections w_hr(to, s, from, q);
   // each task packs one matrix, so that threads need no agreement
   parallel_tasks(q.threads, 1 + 2 * s.directions, [&](std::int64_t task) {
     if (task == 0) {
@@ -76,15 +109,15 @@ void fill_weights(const LoopWeights& to, const RecurrentShape& s, std::span<cons
     const std::int64_t d = (task - 1) / 2;
     const float* w_hh = to.w_hh + d * s.gates() * s.outputs;
     const float* rest = w_hh + s.direct() * s.outputs;
-    const ConstTensorView& w_hr = from[static_cast<std::size_t>(d)].w_hr;
+    const std::int64_t stride = w_hr.stride(d);
     if (task % 2 == 1 && needs.forward) {
       pack_matrix(q.isa, true, w_hh, s.outputs, s.outputs, s.direct(), to.forward[d]);
-      if (s.projects) pack_matrix(q.isa, true, floats(w_hr), w_hr.strides[0], s.hidden, s.outputs, to.project_forward[d]);
+      if (s.projects) pack_matrix(q.isa, true, w_hr.data(d), stride, s.hidden, s.outputs, to.project_forward[d]);
       if (s.candidate() > 0) pack_matrix(q.isa, true, rest, s.hidden, s.hidden, s.candidate(), to.candidate_forward[d]);
     }
     if (task % 2 == 0 && needs.backward) {
       pack_matrix(q.isa, false, w_hh, s.outputs, s.direct(), s.outputs, to.backward[d]);
-      if (s.projects) pack_matrix(q.isa, false, floats(w_hr), w_hr.strides[0], s.outputs, s.hidden, to.project_backward[d]);
+      if (s.projects) pack_matrix(q.isa, false, w_hr.data(d), stride, s.outputs, s.hidden, to.project_backward[d]);
       if (s.candidate() > 0) pack_matrix(q.isa, false, rest, s.hidden, s.candidate(), s.hidden, to.candidate_backward[d]);
     }
   });

@@ -5,6 +5,7 @@
 
 #include "core/arena.hpp"
 #include "core/rows.hpp"
+#include "core/storage.hpp"
 #include "cpu/isa/recurrent_cells.hpp"
 
 #include <cstdint>
@@ -18,6 +19,7 @@ struct RecurrentShape {
   std::int64_t slots = 4;    // gates of a unit
   std::int64_t outputs = 0;  // O, the size of h
   bool projects = false;     // O is not H
+  DType dtype = DType::f32;  // of x, h, y, weights and their gradients as the caller has them
   std::int64_t blocks() const { return (hidden + cell_block - 1) / cell_block; }
   std::int64_t units() const { return blocks() * cell_block; }
   std::int64_t state() const { return (outputs + cell_block - 1) / cell_block * cell_block; }
@@ -48,6 +50,7 @@ struct LoopWeights {
   void* backward[2] = {nullptr, nullptr};           // w_hh
   void* candidate_forward[2] = {nullptr, nullptr};  // the same of the others
   void* candidate_backward[2] = {nullptr, nullptr};
+  float* w_hr = nullptr;                           // [directions, P, H] where the caller's is not f32
   void* project_forward[2] = {nullptr, nullptr};   // w_hrᵀ
   void* project_backward[2] = {nullptr, nullptr};  // w_hr
 };
@@ -83,14 +86,14 @@ StepRows step_rows(std::string_view where, std::string_view argument, const Cons
 inline const CellKernels& cell_kernels(Isa isa) {
   return select(isa, portable::cell_kernels, avx2::cell_kernels, avx512::cell_kernels);
 }
-inline const float* floats(const ConstTensorView& view) { return static_cast<const float*>(view.data); }
-inline float* floats(const TensorView& view) { return static_cast<float*>(view.data); }
 /// Row (i, j) of a rank-3 view; null where it is not given.
-inline const float* row_of(const ConstTensorView& view, std::int64_t i, std::int64_t j) {
-  return view.given() ? floats(view) + i * view.strides[0] + j * view.strides[1] : nullptr;
+inline const std::byte* row_of(const ConstTensorView& view, std::int64_t i, std::int64_t j) {
+  if (!view.given()) return nullptr;
+  return static_cast<const std::byte*>(view.data) +
+         (i * view.strides[0] + j * view.strides[1]) * static_cast<std::int64_t>(size_of(view.dtype));
 }
-inline float* row_of(const TensorView& view, std::int64_t i, std::int64_t j) {
-  return view.given() ? floats(view) + i * view.strides[0] + j * view.strides[1] : nullptr;
+inline std::byte* row_of(const TensorView& view, std::int64_t i, std::int64_t j) {
+  return const_cast<std::byte*>(row_of(ConstTensorView(view), i, j));
 }
 
 void recurrent_forward(const RecurrentQuery& query, const RecurrentForward& tensors, void* workspace);

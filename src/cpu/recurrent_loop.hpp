@@ -16,8 +16,13 @@ struct LoopRange {
   std::int64_t first = 0, end = 0, padded = 0;
   std::int64_t count() const { return std::max<std::int64_t>(end - first, 0); }
   void clear(float* row) const { std::fill(row + first, row + padded, 0.0F); }
-  /// Those that exist; `from` and `to` may have no more.
-  void copy(float* to, const float* from) const { std::copy_n(from + first, count(), to + first); }
+  /// Those that exist; the caller's row may have no more.
+  void read(const Storage& storage, float* to, const void* from) const {
+    storage.widen(storage.at(from, first), to + first, count());
+  }
+  void write(const Storage& storage, void* to, const float* from) const {
+    storage.narrow(from + first, storage.at(to, first), count());
+  }
 };
 
 /// One thread's share: rows of the batch, and blocks of units and a part of h, of one direction.

@@ -78,14 +78,6 @@ constexpr recurrent::LayerRow layer{
 
 }  // namespace
 
-const RecurrentRow recurrent{.name = "reference.recurrent",
-                             .accepts = [](const RecurrentQuery&) { return accept(); },
-                             .footprint = [](const RecurrentQuery& q) { return recurrent::stack_footprint(layer, q); },
-                             .forward = [](const RecurrentQuery& q, const RecurrentForward& t, void* workspace,
-                                           const Stream&) { recurrent::stack_forward(layer, q, t, workspace); },
-                             .backward = [](const RecurrentQuery& q, const RecurrentBackward& t, void* workspace,
-                                            const Stream&) { recurrent::stack_backward(layer, q, t, workspace); },
-                             .pack = [](const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed,
-                                        const Stream&) { recurrent::stack_pack(layer, q, weights, packed); }};
+const RecurrentRow recurrent = recurrent::stacked<layer>("reference.recurrent", [](const RecurrentQuery&) { return accept(); });
 
 }  // namespace everglow::reference

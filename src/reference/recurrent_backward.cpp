@@ -1,6 +1,8 @@
 // A recurrent layer, backward: the steps of each row in the opposite order, then the sums over all steps.
 #include "reference/recurrent_layer.hpp"
 
+#include "core/mutant.hpp"
+
 #include <algorithm>
 
 namespace everglow::reference {
@@ -35,7 +37,8 @@ struct Backward : RecurrentLayer<RecurrentBackward> {
   /// The gradient of one row of R h + b': that of W x + b, but for the candidate of a GRU that resets after the product.
   double of_state(std::int64_t at, std::int64_t row) const {
     const double value = dz(at)[row];
-    return d.cell == Cell::gru && row >= 2 * hidden ? value * gates(at)[row - 2 * hidden] : value;
+    const bool resets = d.cell == Cell::gru && row >= 2 * hidden && !mutant("recurrent.reference_gru_of_state");
+    return resets ? value * gates(at)[row - 2 * hidden] : value;
   }
   /// What multiplied column j of one row of R.
   double factor(const Walk& w, std::int64_t s, std::int64_t row, std::int64_t j) const {
@@ -57,7 +60,7 @@ struct Backward : RecurrentLayer<RecurrentBackward> {
       const double dc = scratch.dc[j] + dh * o * (1 - squashed * squashed);
       dz(at)[j] = dc * g * i * (1 - i);
       dz(at)[hidden + j] = dc * cell * f * (1 - f);
-      dz(at)[2 * hidden + j] = dc * i * (1 - g * g);
+      dz(at)[2 * hidden + j] = flipped("recurrent.reference_candidate", dc * i * (1 - g * g));
       dz(at)[3 * hidden + j] = dh * squashed * o * (1 - o);
       scratch.dc[j] = dc * f;
     }
@@ -81,7 +84,7 @@ struct Backward : RecurrentLayer<RecurrentBackward> {
         double mixed = 0;
         for (std::int64_t k = 0; k < hidden; ++k) mixed += dz(at)[2 * hidden + k] * read(r_matrix, 2 * hidden + k, j);
         dr = mixed * before(w, s, j);
-        scratch.carried[j] += mixed * r;
+        scratch.carried[j] += dropped("recurrent.reference_mixed", mixed * r);
       }
       dz(at)[j] = dr * r * (1 - r);
     }
@@ -118,7 +121,7 @@ struct Backward : RecurrentLayer<RecurrentBackward> {
       scratch.dh[j] = scratch.carried[j];
       for (std::int64_t row = 0; row < through; ++row) scratch.dh[j] += of_state(at, row) * read(m.w_hh, row, j);
     }
-    if (!reset(w, s)) return;
+    if (!reset(w, s) || mutant("recurrent.reference_reset")) return;
     std::fill(scratch.dh, scratch.dh + outputs, 0.0);
     std::fill(scratch.dc, scratch.dc + hidden, 0.0);
   }
@@ -185,7 +188,7 @@ struct Backward : RecurrentLayer<RecurrentBackward> {
           for (std::int64_t direction = 0; valid && direction < d.directions(); ++direction) {
             const ConstTensorView w = matrices(direction).w_ih;
             const double* row_dz = dz(place(direction, step, b));
-            for (std::int64_t row = 0; row < rows; ++row) sum += row_dz[row] * read(w, row, i);
+            for (std::int64_t row = 0; row < rows; ++row) sum += flipped("recurrent.reference_dx", row_dz[row]) * read(w, row, i);
           }
           write(t.dx, sum, step, b, i);
         }

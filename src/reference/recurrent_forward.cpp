@@ -1,6 +1,8 @@
 // A recurrent layer, forward, one row of the batch after the other.
 #include "reference/recurrent_layer.hpp"
 
+#include "core/mutant.hpp"
+
 #include <algorithm>
 
 namespace everglow::reference {
@@ -37,7 +39,7 @@ struct Forward : RecurrentLayer<RecurrentForward> {
   /// One row of R h + b'.
   double of_state(const RecurrentMatrices& m, const Walk& w, std::int64_t row) const {
     const ConstTensorView& bias = t.weights[static_cast<std::size_t>(w.direction)].b_hh;
-    double total = bias.given() ? read(bias, row) : 0;
+    double total = bias.given() ? dropped("recurrent.reference_bias_of_state", read(bias, row)) : 0;
     for (std::int64_t j = 0; j < outputs; ++j) total += read(m.w_hh, row, j) * scratch.before[j];
     return total;
   }

@@ -208,8 +208,9 @@ TEST(RecurrentPlan, RowsAndReasons_sanitize) {
   EXPECT_EQ(plan.reserve_bytes(), 0U);
   for (const auto& [d, words] : std::vector<std::pair<RecurrentDescription, std::string>>{
            {{.inputs = 3, .hidden = 4}, ""},
-           {{.inputs = 3, .hidden = 4, .dtype = DType::f16}, "f16 is not served yet"},
-           {{.inputs = 3, .hidden = 4, .dtype = DType::f64}, "f64 is served by the reference only"},
+           {{.inputs = 3, .hidden = 4, .dtype = DType::f16}, ""},
+           {{.inputs = 3, .hidden = 4, .dtype = DType::bf16, .training = true}, ""},  // pytorch#88136: no bf16 LSTM
+           {{.inputs = 3, .hidden = 4, .dtype = DType::f64}, "f64 is served by the reference alone"},
            {{.cell = Cell::gru, .inputs = 3, .hidden = 4, .layers = 2, .dropout = 0.5F, .resets = true}, ""},
            {{.cell = Cell::gru_reset_before, .inputs = 3, .hidden = 4}, ""},
            {{.cell = Cell::tanh, .inputs = 3, .hidden = 4}, ""},
@@ -256,6 +257,8 @@ TEST(RecurrentPlan, SizesThatCannotBe_sanitize) {
   fails("layers: expected 1 or more, got 0", {.inputs = 1, .hidden = 1, .layers = 0});
   fails("steps: expected 0 or more, got -2", {.inputs = 1, .hidden = 1}, {-2, 1});
   fails("projection: expected 0 for a cell other than lstm, got 2", {.cell = Cell::gru, .inputs = 1, .hidden = 1, .projection = 2});
+  fails("gates x hidden x projection: expected fewer than 2^56 elements, got 4 x 65536 x 1099511627776",
+        {.inputs = 1, .hidden = 65536, .projection = std::int64_t{1} << 40});
   fails("dropout: expected 0 <= dropout < 1, got 1", {.inputs = 1, .hidden = 1, .dropout = 1});
 }
 

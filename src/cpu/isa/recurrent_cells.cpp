@@ -1,6 +1,7 @@
 // The recurrent cells, forward and backward, for one instruction set.
 #include "cpu/isa/recurrent_cells.hpp"
 
+#include "core/mutant.hpp"
 #include "core/simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -110,13 +111,13 @@ void lstm_backward(const LstmBackwardRow& row) {
     const vfloat i = load(gates), f = load(gates + block), g = load(gates + 2 * block), o = load(gates + 3 * block);
     const vfloat squashed = bounded_tanh(load(row.cell + unit));
     const vfloat dh = load_units(row.dh, unit, row.hidden) + load_units(row.dy, unit, row.hidden);
-    const vfloat dc = load(row.dc + unit) + dh * o * (1.0F - squashed * squashed);
+    const vfloat dc = load(row.dc + unit) + dropped("recurrent.lstm_cell_from_h", dh * o * (1.0F - squashed * squashed));
     float* dz = row.dz + at;
     store(dz, dc * g * i * (1.0F - i));
-    store(dz + block, dc * load_units(row.before, unit, row.hidden) * f * (1.0F - f));
-    store(dz + 2 * block, dc * i * (1.0F - g * g));
+    store(dz + block, flipped("recurrent.lstm_forget", dc * load_units(row.before, unit, row.hidden) * f * (1.0F - f)));
+    store(dz + 2 * block, dc * i * (1.0F - dropped("recurrent.lstm_candidate_slope", g * g)));
     store(dz + 3 * block, dh * squashed * o * (1.0F - o));
-    store(row.dc + unit, dc * f);
+    store(row.dc + unit, dropped("recurrent.lstm_carried_cell", dc * f));
   }
 }
 
@@ -133,7 +134,7 @@ void gru_forward(const GruForwardRow& row) {
     const vfloat z_denominator = 1.0F + bounded_exp(-(load(gates + block) + z_product + load(bias + block)));
     const vfloat r_z = 1.0F / (r_denominator * z_denominator);
     const vfloat r = r_z * z_denominator, z = r_z * r_denominator;
-    const vfloat inner = n_product + load(row.inner_bias + unit);
+    const vfloat inner = n_product + dropped("recurrent.gru_inner_bias", load(row.inner_bias + unit));
     const vfloat n = bounded_tanh(load(gates + 2 * block) + load(bias + 2 * block) + r * inner);
     const vfloat h = (1.0F - z) * n + z * load(row.before + unit);
     store(row.h + unit, h);
@@ -151,11 +152,11 @@ void gru_backward(const GruBackwardRow& row) {
     const vfloat r = load(gates), z = load(gates + block), n = load(gates + 2 * block);
     const vfloat dh = load_units(row.dh, unit, row.hidden) + load_units(row.dy, unit, row.hidden);
     const vfloat dn = dh * (1.0F - z) * (1.0F - n * n);
-    const vfloat dr = dn * load(row.inner + unit) * r * (1.0F - r);
+    const vfloat dr = flipped("recurrent.gru_reset", dn * load(row.inner + unit) * r * (1.0F - r));
     const vfloat dz = dh * (load_units(row.before, unit, row.hidden) - n) * z * (1.0F - z);
     store(row.dz + at, dr), store(row.dz + at + block, dz), store(row.dz + at + 2 * block, dn);
     store(row.du + at, dr), store(row.du + at + block, dz), store(row.du + at + 2 * block, dn * r);
-    store(row.carried + unit, dh * z);
+    store(row.carried + unit, dropped("recurrent.gru_carried", dh * z));
   }
 }
 
@@ -190,7 +191,8 @@ void reset_candidate_backward(const ResetBackwardRow& row) {
     const std::int64_t at = gates_of(unit, 2);
     const vfloat z = load(row.gates + at + block), n = load(row.candidate + unit);
     const vfloat dh = load_units(row.dh, unit, row.hidden) + load_units(row.dy, unit, row.hidden);
-    store(row.dz + at + block, dh * (load_units(row.before, unit, row.hidden) - n) * z * (1.0F - z));
+    store(row.dz + at + block,
+          dh * (load_units(row.before, unit, row.hidden) - dropped("recurrent.reset_before_update", n)) * z * (1.0F - z));
     store(row.dcandidate + unit, dh * (1.0F - z) * (1.0F - n * n));
     store(row.carried + unit, dh * z);
   }
@@ -201,13 +203,13 @@ void reset_gates_backward(const ResetBackwardRow& row) {
     const std::int64_t at = gates_of(unit, 2);
     const vfloat r = load(row.gates + at), mixed = load_units(row.mixed, unit, row.hidden);
     store(row.dz + at, mixed * load_units(row.before, unit, row.hidden) * r * (1.0F - r));
-    store(row.carried + unit, load(row.carried + unit) + mixed * r);
+    store(row.carried + unit, load(row.carried + unit) + dropped("recurrent.reset_before_mixed", mixed * r));
   }
 }
 
 inline vfloat rectified(vfloat x) { return x < 0.0F ? splat(0.0F) : x; }  // NaN stays NaN
-inline vfloat tanh_slope(vfloat h) { return 1.0F - h * h; }
-inline vfloat relu_slope(vfloat h) { return h > 0.0F ? splat(1.0F) : splat(0.0F); }
+inline vfloat tanh_slope(vfloat h) { return 1.0F - dropped("recurrent.tanh_slope", h * h); }
+inline vfloat relu_slope(vfloat h) { return h > 0.0F ? splat(1.0F) : splat(mutant("recurrent.relu_slope") ? 1.0F : 0.0F); }
 
 template <vfloat (*activation)(vfloat)>
 void plain_forward(const PlainForwardRow& row) {

@@ -6,6 +6,7 @@
 #include "core/recurrent.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,9 @@ void check(const RecurrentQuery& query) {
   require_countable(where, "gates x hidden x inputs", {gates, d.hidden, std::max(d.inputs, d.hidden)});
   require_countable(where, "steps x batch x inputs", {query.sizes.steps, query.sizes.batch, d.inputs});
   require_countable(where, "steps x batch x gates x hidden", {query.sizes.steps, query.sizes.batch, gates, d.hidden});
+  require_countable(where, "gates x hidden x projection", {gates, d.hidden, d.projection});
+  require_countable(where, "steps x batch x layers x projection",
+                    {query.sizes.steps, query.sizes.batch, 2 * d.layers, d.projection});
   require(d.cell <= Cell::relu, ErrorCode::invalid_argument, where,
           "cell: expected lstm, gru, gru_reset_before, tanh or relu, got ", static_cast<int>(d.cell));
   require(d.dropout >= 0 && d.dropout < 1, ErrorCode::invalid_argument, where, "dropout: expected 0 <= dropout < 1, got ",
@@ -38,12 +42,6 @@ void check(const RecurrentQuery& query) {
 }
 
 namespace {
-
-/// One tensor of a run under its name, for the comparison of every output with everything else.
-struct Named {
-  std::string argument;
-  ConstTensorView view;
-};
 
 /// The checks of one run; collects inputs and outputs on the way.
 class Checker {
@@ -73,7 +71,7 @@ class Checker {
     if (!view.given() && !needed) return;
     require_tensor(where_, argument, view, shape, d_.dtype, device_);
     require_unit_stride(where_, argument, view);
-    inputs_.push_back({std::move(argument), view});
+    inputs_.push_back(named(std::move(argument), view));
   }
 
   void output(std::string argument, const ConstTensorView& view, std::initializer_list<std::int64_t> shape, bool needed = false) {
@@ -88,10 +86,19 @@ class Checker {
     written(std::move(argument), view);
   }
 
+  /// The LSTM's cell state or its gradient, f32 or the storage type.
+  void cell_state(std::string argument, const ConstTensorView& view, bool is_output) {
+    require(d_.cell == Cell::lstm || !view.given(), ErrorCode::invalid_argument, where_, argument,
+            ": expected none for a cell other than lstm, got ", to_string(view));
+    if (!view.given()) return;
+    require_f32_or_storage(where_, argument, view, {parts(), batch_, d_.hidden}, d_.dtype, device_);
+    require_unit_stride(where_, argument, view);
+    (is_output ? outputs_ : inputs_).push_back(named(std::move(argument), view));
+  }
+
   void written(std::string argument, const ConstTensorView& view) {
     require_unit_stride(where_, argument, view);
-    require_no_self_overlap(where_, argument, view);
-    outputs_.push_back({std::move(argument), view});
+    outputs_.push_back(named(std::move(argument), view));
   }
 
   void weights(std::span<const RecurrentWeights> weights, bool packed) {
@@ -169,18 +176,13 @@ class Checker {
     require_bytes(where_, argument, view, least, device_);
   }
 
-  void apart() const {
-    for (std::size_t i = 0; i < outputs_.size(); ++i) {
-      for (const Named& other : inputs_) require_apart(where_, outputs_[i].argument, outputs_[i].view, other.argument, other.view);
-      for (std::size_t j = i + 1; j < outputs_.size(); ++j)
-        require_apart(where_, outputs_[i].argument, outputs_[i].view, outputs_[j].argument, outputs_[j].view);
-    }
-  }
+  void apart() const { require_all_apart(where_, outputs_, inputs_); }
 
  private:
   std::int64_t inputs_of(std::size_t part) const {
     return static_cast<std::int64_t>(part) < directions() ? d_.inputs : directions() * outputs();
   }
+  NamedView named(std::string name, const ConstTensorView& view) { return {names_.emplace_back(std::move(name)), view}; }
   void count(std::string_view argument, std::size_t came) const {
     require(static_cast<std::int64_t>(came) == parts(), ErrorCode::invalid_argument, where_, argument,
             ": expected layers x directions = ", parts(), " entries, got ", came);
@@ -199,15 +201,9 @@ class Checker {
   const RecurrentDescription& d_;
   Device device_;
   std::int64_t steps_ = 0, batch_ = 0;
-  std::vector<Named> inputs_, outputs_;
+  std::deque<std::string> names_;  // where the names of the views stay
+  std::vector<NamedView> inputs_, outputs_;
 };
-
-/// A cell without a cell state has no c0, cn or their gradients.
-void check_no_cell_state(std::string_view where, const RecurrentDescription& d, std::string_view argument,
-                         const ConstTensorView& view) {
-  require(d.cell == Cell::lstm || !view.given(), ErrorCode::invalid_argument, where, argument,
-          ": expected none for a cell other than lstm, got ", to_string(view));
-}
 
 }  // namespace
 
@@ -216,18 +212,16 @@ void check(const Contract& contract, const RecurrentForward& t) {
   const RecurrentDescription& d = contract.query.description;
   Checker checker(where, contract);
   checker.x(t.x);
-  check_no_cell_state(where, d, "c0", t.c0);
-  check_no_cell_state(where, d, "cn", t.cn);
   const std::int64_t parts = checker.parts(), steps = checker.steps(), batch = checker.batch();
   checker.input("h0", t.h0, {parts, batch, checker.outputs()}, false);
-  checker.input("c0", t.c0, {parts, batch, d.hidden}, false);
+  checker.cell_state("c0", t.c0, false);
   checker.weights(t.weights, t.packed != nullptr);
   checker.packed(t.packed);
   checker.lengths(t.lengths);
   checker.resets(t.resets);
   checker.output("y", t.y, {steps, batch, checker.directions() * checker.outputs()}, true);
   checker.output("hn", t.hn, {parts, batch, checker.outputs()});
-  checker.output("cn", t.cn, {parts, batch, d.hidden});
+  checker.cell_state("cn", t.cn, true);
   checker.reserve(t.reserve, true);
   if (d.dropout == 0) require_no_seed(where, t.dropout_seed, t.dropout_offset);
   checker.status(t.status);
@@ -240,12 +234,10 @@ void check(const Contract& contract, const RecurrentBackward& t) {
   require(d.training, ErrorCode::invalid_argument, where, "training: expected a plan made with training = true, got false");
   Checker checker(where, contract);
   checker.x(t.x);
-  for (const auto& [argument, view] : {std::pair<std::string_view, ConstTensorView>("c0", t.c0), {"dcn", t.dcn}, {"dc0", t.dc0}})
-    check_no_cell_state(where, d, argument, view);
   const std::int64_t parts = checker.parts(), steps = checker.steps(), batch = checker.batch();
   const std::int64_t width = checker.directions() * checker.outputs();
   checker.input("h0", t.h0, {parts, batch, checker.outputs()}, false);
-  checker.input("c0", t.c0, {parts, batch, d.hidden}, false);
+  checker.cell_state("c0", t.c0, false);
   checker.weights(t.weights, t.packed != nullptr);
   checker.packed(t.packed);
   checker.lengths(t.lengths);
@@ -254,10 +246,10 @@ void check(const Contract& contract, const RecurrentBackward& t) {
   checker.reserve(t.reserve, false);
   checker.input("dy", t.dy, {steps, batch, width}, false);
   checker.input("dhn", t.dhn, {parts, batch, checker.outputs()}, false);
-  checker.input("dcn", t.dcn, {parts, batch, d.hidden}, false);
+  checker.cell_state("dcn", t.dcn, false);
   checker.output("dx", t.dx, {steps, batch, d.inputs});
   checker.output("dh0", t.dh0, {parts, batch, checker.outputs()});
-  checker.output("dc0", t.dc0, {parts, batch, d.hidden});
+  checker.cell_state("dc0", t.dc0, true);
   checker.weight_gradients(t.dweights);
   if (d.dropout == 0) require_no_seed(where, t.dropout_seed, t.dropout_offset);
   checker.status(t.status);
