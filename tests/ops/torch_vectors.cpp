@@ -13,14 +13,13 @@ std::vector<double> read_values(std::istream& file, std::size_t count) {
   std::vector<double> out;
   std::string word;
   while (out.size() < count && file >> word) out.push_back(std::stod(word));
-  if (out.size() != count) throw std::runtime_error("torch_vectors.txt ends inside a tensor");
+  if (out.size() != count) throw std::runtime_error("a stored tensor of PyTorch ends early");
   return out;
 }
 
-std::vector<TorchCase> read_all() {
-  std::ifstream file(EVERGLOW_ORACLES "/torch_vectors.txt");
-  if (!file) throw std::runtime_error("cannot open " EVERGLOW_ORACLES "/torch_vectors.txt");
-  std::vector<TorchCase> out;
+void read_file(const std::string& path, std::vector<TorchCase>& out) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot open " + path);
   std::string line;
   while (std::getline(file, line)) {
     std::istringstream words(line);
@@ -31,18 +30,23 @@ std::vector<TorchCase> read_all() {
       out.push_back({name, {}, {}});
       continue;
     }
-    if (out.empty() || !(words >> name)) throw std::runtime_error("torch_vectors.txt: " + line);
+    if (out.empty() || !(words >> name)) throw std::runtime_error(path + ": " + line);
     if (kind == "number") {
       out.back().numbers[name] = read_values(words, 1).front();
       continue;
     }
-    if (kind != "tensor") throw std::runtime_error("torch_vectors.txt: " + line);
+    if (kind != "tensor") throw std::runtime_error(path + ": " + line);
     TorchTensor tensor;
     std::size_t count = 1;
     for (std::int64_t size = 0; words >> size; count *= static_cast<std::size_t>(size)) tensor.shape.push_back(size);
     tensor.values = read_values(file, count);
     out.back().tensors[name] = tensor;
   }
+}
+
+std::vector<TorchCase> read_all() {
+  std::vector<TorchCase> out;
+  for (const char* name : {"/torch_vectors.txt", "/torch_recurrent.txt"}) read_file(std::string(EVERGLOW_ORACLES) + name, out);
   return out;
 }
 
@@ -64,7 +68,7 @@ std::vector<TorchCase> torch_cases(std::string_view layer) {
   std::vector<TorchCase> out;
   for (const TorchCase& c : all)
     if (c.name.starts_with(std::string(layer) + ' ')) out.push_back(c);
-  if (out.empty()) throw std::runtime_error("torch_vectors.txt has no case of " + std::string(layer));
+  if (out.empty()) throw std::runtime_error("there is no stored case of " + std::string(layer));
   return out;
 }
 

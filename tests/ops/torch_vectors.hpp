@@ -1,4 +1,4 @@
-// What PyTorch computes for small problems of each layer, read from tests/oracles/torch_vectors.txt (its script lies beside it).
+// What PyTorch computes for small problems of each layer, read from tests/oracles/torch_*.txt (their scripts lie beside them).
 #pragma once
 
 #include "support/tensor.hpp"
