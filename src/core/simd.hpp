@@ -170,17 +170,14 @@ inline void transpose(vfloat (&rows)[lanes]) {
   }
 }
 
-/// e^x within 2 units in the last place; 0 below -87.3, +inf above 88.7, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2, and a
-/// degree-6 polynomial for e^r (coefficients: the minimax set of Cephes' expf).
-inline vfloat vexp(vfloat x) {
-  const vfloat too_low = splat(-87.33654F);
-  const vfloat too_high = splat(88.72283F);
-  vfloat bounded = x < too_low ? too_low : x;  // the order of the comparisons keeps NaN
-  bounded = bounded > too_high ? too_high : bounded;
-  const vfloat magic = splat(12582912.0F);  // 1.5 · 2^23: adding it rounds to an integer in the low bits
-  const vfloat shifted = bounded * 1.44269504F + magic;
-  const vfloat n = shifted - magic;
-  vfloat r = bounded - n * 0.693359375F;
+constexpr float exp_magic = 12582912.0F;  // 1.5 · 2^23: adding it rounds to an integer in the low bits
+
+/// e^r of x = n ln 2 + r with |r| <= ln 2 / 2, by a polynomial of degree 6 (coefficients: the minimax set of Cephes' expf), and
+/// `shifted`, n + exp_magic.
+inline vfloat exp_reduced(vfloat x, vfloat& shifted) {
+  shifted = x * 1.44269504F + exp_magic;
+  const vfloat n = shifted - exp_magic;
+  vfloat r = x - n * 0.693359375F;
   r = r - n * -2.12194440e-4F;
   vfloat p = splat(1.9875691500e-4F);
   p = p * r + 1.3981999507e-3F;
@@ -188,9 +185,30 @@ inline vfloat vexp(vfloat x) {
   p = p * r + 4.1665795894e-2F;
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
+  return p * (r * r) + r + 1.0F;
+}
+
+/// tanh x for |x| < 0.625: the odd polynomial of Cephes' tanhf.
+inline vfloat tanh_near_zero(vfloat x) {
+  const vfloat z = x * x;
+  vfloat p = splat(-5.70498872745e-3F);
+  p = p * z + 2.06390887954e-2F;
+  p = p * z - 5.37397155531e-2F;
+  p = p * z + 1.33314422036e-1F;
+  p = p * z - 3.33332819422e-1F;
+  return p * z * x + x;
+}
+
+/// e^x within 2 units in the last place; 0 below -87.3, +inf above 88.7, NaN for NaN.
+inline vfloat vexp(vfloat x) {
+  const vfloat too_low = splat(-87.33654F);
+  const vfloat too_high = splat(88.72283F);
+  vfloat bounded = x < too_low ? too_low : x;  // the order of the comparisons keeps NaN
+  bounded = bounded > too_high ? too_high : bounded;
+  vfloat shifted;
+  const vfloat p = exp_reduced(bounded, shifted);
   // 2^n in two factors, so that n = 128 does not overflow before the product does
-  const vint k = reinterpret_cast<vint>(shifted) - reinterpret_cast<vint>(magic);
+  const vint k = reinterpret_cast<vint>(shifted) - reinterpret_cast<vint>(splat(exp_magic));
   const vint half = k >> 1;
   const vfloat first = reinterpret_cast<vfloat>((half + 127) << 23);
   const vfloat second = reinterpret_cast<vfloat>((k - half + 127) << 23);
@@ -202,19 +220,12 @@ inline vfloat vexp(vfloat x) {
 /// 1 / (1 + e^-x), in [0, 1].
 inline vfloat vsigmoid(vfloat x) { return 1.0F / (1.0F + vexp(-x)); }
 
-/// tanh x: an odd polynomial below 0.625 (Cephes' tanhf), 1 - 2 / (e^2|x| + 1) with the sign of x above it.
+/// tanh x: a polynomial near zero, 1 - 2 / (e^2|x| + 1) with the sign of x above it.
 inline vfloat vtanh(vfloat x) {
   const vfloat magnitude = x < 0.0F ? -x : x;
-  const vfloat z = x * x;
-  vfloat p = splat(-5.70498872745e-3F);
-  p = p * z + 2.06390887954e-2F;
-  p = p * z - 5.37397155531e-2F;
-  p = p * z + 1.33314422036e-1F;
-  p = p * z - 3.33332819422e-1F;
-  const vfloat near = p * z * x + x;
   const vfloat positive = 1.0F - 2.0F / (vexp(magnitude + magnitude) + 1.0F);
   const vfloat far = x < 0.0F ? -positive : positive;
-  return magnitude < 0.625F ? near : far;
+  return magnitude < 0.625F ? tanh_near_zero(x) : far;
 }
 
 }  // namespace

@@ -173,8 +173,9 @@ struct Backward {
             .hidden = s.hidden};
   }
   /// The product of the candidate's gradients, and those of the gates from it.
-  void reset(const LoopPart& p, std::int64_t step, SpinBarrier& barrier) const {
+  void reset(const LoopPart& p, std::int64_t step, bool valid, SpinBarrier& barrier) const {
     barrier.wait();  // the product reads the candidate's gradients of all units
+    if (!valid) return;
     gemm_packed(q.isa, p.rows(), s.candidate(), s.hidden, scratch.dz + gates_at(p, step, p.first_row) + s.direct(), s.row(),
                 weights.candidate_backward[p.direction], p.units.first, p.units.end, mixed(p, p.first_row), s.units(), false);
     for (std::int64_t b = p.first_row; b < p.last_row; ++b)
@@ -196,7 +197,7 @@ struct Backward {
     return scratch.total + ((step * s.batch + b) * s.directions + direction) * s.state();
   }
   /// The gradients of what the cells put out from those of h, which the weights' gradient needs too; 0 past a length.
-  void unproject(const LoopPart& p, std::int64_t step, SpinBarrier& barrier) const {
+  void unproject(const LoopPart& p, std::int64_t step, bool valid, SpinBarrier& barrier) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       float* to = total(p.direction, step, b);
       p.state.clear(to);
@@ -205,6 +206,7 @@ struct Backward {
         for (std::int64_t j = p.state.first; from != nullptr && j < p.state.end; ++j) to[j] += from[j];
     }
     barrier.wait();  // the product reads all of h
+    if (!valid) return;
     gemm_packed(q.isa, p.rows(), s.outputs, s.hidden, total(p.direction, step, p.first_row), s.directions * s.state(),
                 weights.project_backward[p.direction], p.units.first, p.units.end, out(p, p.first_row), s.units(), false);
   }
@@ -244,13 +246,16 @@ struct Backward {
 
   void operator()(const LoopPart& p, SpinBarrier& barrier) const {
     begin(p);
+    std::int64_t longest = 0;
+    for (std::int64_t b = p.first_row; b < p.last_row; ++b) longest = std::max(longest, length(b));
     for (std::int64_t i = s.steps - 1; i >= 0; --i) {
       const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i;
-      if (s.projects) unproject(p, step, barrier);
+      const bool valid = step < longest;
+      if (s.projects) unproject(p, step, valid, barrier);
       for (std::int64_t b = p.first_row; b < p.last_row; ++b) cell(p, step, b);
-      if (s.cell == Cell::gru_reset_before) reset(p, step, barrier);
+      if (s.cell == Cell::gru_reset_before) reset(p, step, valid, barrier);
       barrier.wait();  // the product reads the gradients of all units
-      if (i > 0 || t.dh0.given()) multiply(p, step);
+      if (valid && (i > 0 || t.dh0.given())) multiply(p, step);
     }
     for (std::int64_t b = p.first_row; t.dc0.given() && b < p.last_row; ++b)
       p.units.write(dc0, row_of(t.dc0, p.direction, b), dc(p, b));

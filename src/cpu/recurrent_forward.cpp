@@ -206,11 +206,11 @@ struct ForwardLoop {
             .hidden = s.hidden};
   }
   /// The gates of a GRU that resets before the product, and that product.
-  void reset(const LoopPart& p, std::int64_t step, std::int64_t parity, SpinBarrier& barrier) const {
+  void reset(const LoopPart& p, std::int64_t step, std::int64_t parity, bool valid, SpinBarrier& barrier) const {
     for (std::int64_t b = p.first_row; b < p.last_row; ++b)
       if (step < length(b)) kernels.reset_gates(reset_row(p, step, b, parity));
     barrier.wait();  // the product reads r h of all units
-    if (has_products(p, step))
+    if (valid && has_products(p, step))
       gemm_packed(q.isa, p.rows(), s.hidden, s.candidate(), mixed(p, p.first_row), s.units(),
                   weights.candidate_forward[p.direction], p.first_unit(), p.last_block * cell_block,
                   gates_of(p, step, p.first_row) + s.direct(), s.row(), true);
@@ -254,8 +254,9 @@ struct ForwardLoop {
   }
 
   /// h of all rows of a part from what the cells put out.
-  void project(const LoopPart& p, std::int64_t step, std::int64_t parity, SpinBarrier& barrier) const {
+  void project(const LoopPart& p, std::int64_t step, std::int64_t parity, bool valid, SpinBarrier& barrier) const {
     barrier.wait();  // the product reads all units
+    if (!valid) return;
     gemm_packed(q.isa, p.rows(), s.hidden, s.outputs, out(p, p.first_row), s.units(), weights.project_forward[p.direction],
                 p.state.first, p.state.end, h(1 - parity, p, p.first_row), s.state(), false);
     for (std::int64_t b = p.first_row; b < p.last_row; ++b)
@@ -288,10 +289,10 @@ struct ForwardLoop {
     for (std::int64_t i = 0; i < s.steps; ++i) {
       const std::int64_t step = p.direction == 0 ? i : s.steps - 1 - i, parity = i % 2;
       if (step < longest && has_products(p, step)) multiply(p, step, parity);
-      if (s.cell == Cell::gru_reset_before) reset(p, step, parity, barrier);
+      if (s.cell == Cell::gru_reset_before) reset(p, step, parity, step < longest, barrier);
       for (std::int64_t b = p.first_row; b < p.last_row; ++b)
         if (step < length(b)) cell(p, step, b, parity);
-      if (s.projects) project(p, step, parity, barrier);
+      if (s.projects) project(p, step, parity, step < longest, barrier);
       for (std::int64_t b = p.first_row; b < p.last_row; ++b) settle(p, step, b, parity);
       barrier.wait();
     }

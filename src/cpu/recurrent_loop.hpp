@@ -1,5 +1,7 @@
 // Shares the time loop of a recurrent layer among threads: directions first, then rows of the batch, which never meet; only where
 // the batch is too small do threads take slices of the hidden units and meet after each step.
+// Steps past the longest length of a thread's rows have no product; a row whose own length is shorter is multiplied with the
+// others, and nothing reads what comes of it.
 #pragma once
 
 #include "core/parallel.hpp"

@@ -32,18 +32,8 @@ inline vfloat bounded_exp(vfloat x) {
   const vfloat limit = splat(40.0F);
   x = limit < x ? limit : x;
   x = -limit > x ? -limit : x;
-  const vfloat magic = splat(12582912.0F);  // 1.5 · 2^23: adding it rounds to an integer in the low bits
-  const vfloat shifted = x * 1.44269504F + magic;
-  const vfloat n = shifted - magic;
-  vfloat r = x - n * 0.693359375F;
-  r = r - n * -2.12194440e-4F;
-  vfloat p = splat(1.9875691500e-4F);  // Cephes' expf
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
+  vfloat shifted;
+  const vfloat p = exp_reduced(x, shifted);
   return reinterpret_cast<vfloat>(reinterpret_cast<vint>(p) + (reinterpret_cast<vint>(shifted) << 23));
 }
 
@@ -52,16 +42,8 @@ inline vfloat with_sign_of(vfloat value, vfloat sign) {
   return reinterpret_cast<vfloat>(reinterpret_cast<vint>(value) | (reinterpret_cast<vint>(sign) & ~0x7fffffff));
 }
 
-/// tanh x from its value for large |x|, (1 - e) / (1 + e) with e = e^-2|x|, which loses digits near 0: an odd polynomial there.
-inline vfloat joined_tanh(vfloat x, vfloat far) {
-  const vfloat z = x * x;
-  vfloat p = splat(-5.70498872745e-3F);  // Cephes' tanhf
-  p = p * z + 2.06390887954e-2F;
-  p = p * z - 5.37397155531e-2F;
-  p = p * z + 1.33314422036e-1F;
-  p = p * z - 3.33332819422e-1F;
-  return magnitude(x) < 0.625F ? p * z * x + x : with_sign_of(far, x);
-}
+/// tanh x from its value for large |x|, (1 - e) / (1 + e) with e = e^-2|x|, which loses digits near 0.
+inline vfloat joined_tanh(vfloat x, vfloat far) { return magnitude(x) < 0.625F ? tanh_near_zero(x) : with_sign_of(far, x); }
 
 inline vfloat bounded_tanh(vfloat x) {
   const vfloat e = bounded_exp(-2.0F * magnitude(x));
