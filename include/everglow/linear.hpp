@@ -28,12 +28,16 @@ struct LinearSizes {
   std::int64_t batch = 0;
 };
 
+/// Views may have any strides: transposed, with gaps between rows and elements, and, where they are only read, repeated (stride 0).
+/// Rows on plan.preferred_stride with elements side by side are fast. Sums are f32 (f64 for f64), rounded once where they are
+/// stored in 16 bits.
 struct LinearForward {
   ConstTensorView x{};         // [batch, inputs], or any rank whose leading dimensions fold into batch
   ConstTensorView weight{};    // [outputs, inputs] or [inputs, outputs]; not read where packed is given
   ConstTensorView bias{};      // [outputs]; not given: none
   TensorView y{};              // [batch, outputs]
-  TensorView preactivation{};  // [batch, outputs], x Wᵀ + b; needed where training and activation is not none
+  TensorView preactivation{};  // [batch, outputs], x Wᵀ + b; needed where training and activation is not none; y may be made from
+                               // it as it is stored
   const PackedWeights* packed = nullptr;
 };
 

@@ -101,6 +101,9 @@ Explanation explain_choice(std::string_view layer, const Choice<Row>& choice, co
   out.dtype = name(dtype);
   out.kernel = choice.row->name;
   out.rows = choice.rows;
+  if (query.options.math == Math::tf32 && query.device.device.kind == DeviceKind::cpu)
+    for (ExplanationRow& row : out.rows)
+      if (row.taken) row.reason = "math = tf32 is ieee on a CPU";
   return out;
 }
 

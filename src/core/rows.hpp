@@ -90,6 +90,11 @@ inline Verdict accept_f32(DType dtype) {
   return decline(name(dtype), dtype == DType::f64 ? " is served by the reference alone" : " is not served yet");
 }
 
+/// For rows that serve f32 and the storage types of 16 bits.
+inline Verdict accept_storage(DType dtype) {
+  return dtype == DType::f64 ? decline("f64 is served by the reference alone") : accept();
+}
+
 /// For rows that need no scratch.
 template <class AnyQuery>
 Footprint no_footprint(const AnyQuery&) {

@@ -25,10 +25,18 @@ void gemm(const Gemm& p, const GemmContext& context) {
     gemm_own(p, context.threads, context.isa);
     return;
   }
-  if (p.finish.run == nullptr) return;
+  if (p.finish.run == nullptr || onednn_activates(p)) return;
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / p.n);
-  parallel_ranges(context.threads, p.m, grain,
-                  [&](std::int64_t begin, std::int64_t end) { p.finish.run(p.finish.context, begin, end, 0, p.n); });
+  const auto bytes = static_cast<std::int64_t>(size_of(p.c_type));
+  parallel_ranges(context.threads, p.m, grain, [&](std::int64_t begin, std::int64_t end) {
+    p.finish.run(p.finish.context, {.row = begin,
+                                    .column = 0,
+                                    .rows = end - begin,
+                                    .columns = p.n,
+                                    .values = static_cast<const std::byte*>(p.c) + begin * p.ldc * bytes,
+                                    .dtype = p.c_type,
+                                    .stride = p.ldc});
+  });
 }
 
 }  // namespace everglow

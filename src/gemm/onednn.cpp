@@ -1,4 +1,4 @@
-// The one file that knows oneDNN: f32 matmul primitives, made at the first product of a shape and kept in a bounded cache behind a
+// The one file that knows oneDNN: matmul primitives, made at the first product of a shape and kept in a bounded cache behind a
 // lock. oneDNN 2.x builds a primitive descriptor from an operation descriptor, 3.x without one.
 #include "gemm/onednn.hpp"
 
@@ -16,6 +16,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 
 namespace everglow {
@@ -30,6 +31,8 @@ constexpr std::size_t most_scratch = std::size_t{64} << 20;  // bytes that a thr
 struct Key {
   std::int64_t m, n, k, lda, ldb, ldc;
   bool transpose_a, transpose_b, bias, accumulate;
+  DType type, c_type, bias_type;
+  GemmActivation activation;
   int threads;
   auto operator<=>(const Key&) const = default;
 };
@@ -37,6 +40,7 @@ struct Key {
 struct Primitive {
   dnnl::matmul matmul;
   memory::desc a, b, bias, c, scratchpad;
+  bool reference = false;  // oneDNN has plain loops alone for it
   std::uint64_t last_use = 0;
 };
 
@@ -45,33 +49,69 @@ const dnnl::engine& engine() {
   return cpu;
 }
 
-memory::desc matrix(std::int64_t rows, std::int64_t columns, std::int64_t stride, bool transposed) {
-  const memory::dims strides = transposed ? memory::dims{1, stride} : memory::dims{stride, 1};
-  return {{rows, columns}, memory::data_type::f32, strides};
+memory::data_type type_of(DType dtype) {
+  return dtype == DType::f16 ? memory::data_type::f16 : dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+struct Rows {
+  std::int64_t stride;
+  bool transposed = false;
+};
+memory::desc matrix(DType dtype, std::int64_t rows, std::int64_t columns, const Rows& how) {
+  const memory::dims strides = how.transposed ? memory::dims{1, how.stride} : memory::dims{how.stride, 1};
+  return {{rows, columns}, type_of(dtype), strides};
+}
+
+/// Its implementations are named, such as brg:avx512_core_amx_bf16, jit:avx2, gemm:jit and ref:any.
+bool is_reference(const dnnl::matmul::primitive_desc& primitive) {
+  return std::string_view(primitive.impl_info_str()).find("ref") != std::string_view::npos;
+}
+
+void append_activation(dnnl::post_ops& after, GemmActivation activation) {
+  const dnnl::algorithm algorithm = activation == GemmActivation::gelu_tanh  ? dnnl::algorithm::eltwise_gelu_tanh
+                                    : activation == GemmActivation::gelu_erf ? dnnl::algorithm::eltwise_gelu_erf
+                                                                             : dnnl::algorithm::eltwise_swish;
+  const float slope = 1;  // of silu: z / (1 + exp(-slope z))
+#if DNNL_VERSION_MAJOR >= 3
+  after.append_eltwise(algorithm, slope, 0);
+#else
+  after.append_eltwise(1, algorithm, slope, 0);
+#endif
+}
+
+/// What the two versions of the interface agree on. Throws dnnl::error where oneDNN has no implementation at all.
+dnnl::matmul::primitive_desc describe(const Primitive& p, bool bias, const dnnl::primitive_attr& attributes) {
+#if DNNL_VERSION_MAJOR >= 3
+  return bias ? dnnl::matmul::primitive_desc(engine(), p.a, p.b, p.bias, p.c, attributes)
+              : dnnl::matmul::primitive_desc(engine(), p.a, p.b, p.c, attributes);
+#else
+  const auto operation = bias ? dnnl::matmul::desc(p.a, p.b, p.bias, p.c) : dnnl::matmul::desc(p.a, p.b, p.c);
+  return {operation, attributes, engine()};
+#endif
 }
 
 Primitive make(const Key& key) {
   Primitive out;
-  out.a = matrix(key.m, key.k, key.lda, key.transpose_a);
-  out.b = matrix(key.k, key.n, key.ldb, key.transpose_b);
-  out.c = matrix(key.m, key.n, key.ldc, false);
-  if (key.bias) out.bias = matrix(1, key.n, key.n, false);
+  out.a = matrix(key.type, key.m, key.k, {key.lda, key.transpose_a});
+  out.b = matrix(key.type, key.k, key.n, {key.ldb, key.transpose_b});
+  out.c = matrix(key.c_type, key.m, key.n, {key.ldc});
+  if (key.bias) out.bias = matrix(key.bias_type, 1, key.n, {key.n});
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (key.accumulate) {
-    dnnl::post_ops sum;
-    sum.append_sum(1.0F);
-    attributes.set_post_ops(sum);
+  dnnl::post_ops after;
+  if (key.accumulate) after.append_sum(1.0F);
+  if (key.activation != GemmActivation::none) append_activation(after, key.activation);
+  attributes.set_post_ops(after);
+  try {
+    const dnnl::matmul::primitive_desc primitive = describe(out, key.bias, attributes);
+    out.reference = is_reference(primitive);
+    if (out.reference) return out;
+    out.scratchpad = primitive.scratchpad_desc();
+    out.matmul = dnnl::matmul(primitive);
+  } catch (const dnnl::error& error) {
+    if (error.status != dnnl_unimplemented) throw;
+    out.reference = true;
   }
-#if DNNL_VERSION_MAJOR >= 3
-  const auto primitive = key.bias ? dnnl::matmul::primitive_desc(engine(), out.a, out.b, out.bias, out.c, attributes)
-                                  : dnnl::matmul::primitive_desc(engine(), out.a, out.b, out.c, attributes);
-#else
-  const auto operation = key.bias ? dnnl::matmul::desc(out.a, out.b, out.bias, out.c) : dnnl::matmul::desc(out.a, out.b, out.c);
-  const dnnl::matmul::primitive_desc primitive(operation, attributes, engine());
-#endif
-  out.scratchpad = primitive.scratchpad_desc();
-  out.matmul = dnnl::matmul(primitive);
   return out;
 }
 
@@ -104,7 +144,7 @@ class ThreadCount {
   int before_;
 };
 
-memory view(const memory::desc& description, const float* data) { return {description, engine(), const_cast<float*>(data)}; }
+memory view(const memory::desc& description, const void* data) { return {description, engine(), const_cast<void*>(data)}; }
 
 bool execute(const Gemm& p, int threads) {
   const ThreadCount guard(threads);
@@ -118,8 +158,12 @@ bool execute(const Gemm& p, int threads) {
                                             .transpose_b = p.transpose_b,
                                             .bias = p.bias != nullptr,
                                             .accumulate = p.accumulate,
+                                            .type = p.a_type,
+                                            .c_type = p.c_type,
+                                            .bias_type = p.bias_type,
+                                            .activation = onednn_activates(p) ? p.finish.activation : GemmActivation::none,
                                             .threads = threads});
-  if (primitive.scratchpad.get_size() > most_scratch) return false;
+  if (primitive.reference || primitive.scratchpad.get_size() > most_scratch) return false;
   const auto scratch = static_cast<std::int64_t>((primitive.scratchpad.get_size() + sizeof(float) - 1) / sizeof(float));
   const float* memory_of_scratch = thread_scratch(ScratchSlot::library, scratch);
   std::unordered_map<int, memory> arguments{{DNNL_ARG_SRC, view(primitive.a, p.a)},
@@ -137,14 +181,49 @@ bool execute(const Gemm& p, int threads) {
 
 bool has_onednn() { return true; }
 
+bool onednn_multiplies(DType dtype) {
+  const auto ask = [](DType type) {
+    constexpr std::int64_t size = 64;
+    try {
+      return !make({.m = size,
+                    .n = size,
+                    .k = size,
+                    .lda = size,
+                    .ldb = size,
+                    .ldc = size,
+                    .transpose_a = false,
+                    .transpose_b = true,
+                    .bias = false,
+                    .accumulate = false,
+                    .type = type,
+                    .c_type = type,
+                    .bias_type = type,
+                    .activation = GemmActivation::none,
+                    .threads = 1})
+                  .reference;
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  };
+  static const bool f32 = ask(DType::f32), f16 = ask(DType::f16), bf16 = ask(DType::bf16);
+  return dtype == DType::f32 ? f32 : dtype == DType::f16 ? f16 : dtype == DType::bf16 && bf16;
+}
+
 bool onednn_accepts(const Gemm& p) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   const bool sizes = p.m > 0 && p.n > 0 && p.k > 0 && p.m <= most && p.n <= most && p.k <= most;
   const std::int64_t columns_a = p.transpose_a ? p.m : p.k, columns_b = p.transpose_b ? p.k : p.n;
   // A matrix of one stored column with gaps between its elements: oneDNN 3.7 takes it for a dense vector.
   const bool gaps = (columns_a == 1 && p.lda > 1) || (columns_b == 1 && p.ldb > 1) || (p.n == 1 && p.ldc > 1);
-  return sizes && !gaps && p.lda >= columns_a && p.ldb >= columns_b && p.ldc >= p.n;
+  const bool steps = p.step_a == 1 && p.step_b == 1 && p.step_c == 1 && p.step_bias == 1;
+  const bool types = p.a_type == p.b_type && (p.c_type == DType::f32 || p.c_type == p.a_type) &&
+                     (p.bias == nullptr || p.bias_type == DType::f32 || p.bias_type == p.a_type);
+  return sizes && !gaps && steps && types && !p.packed_b && p.lda >= columns_a && p.ldb >= columns_b && p.ldc >= p.n &&
+         onednn_multiplies(p.a_type);
 }
+
+/// Not relu: oneDNN's makes 0 of NaN.
+bool onednn_activates(const Gemm& p) { return p.finish.replaces && p.finish.activation > GemmActivation::relu; }
 
 bool onednn_gemm(const Gemm& p, int threads) {
   try {

@@ -4,7 +4,9 @@
 namespace everglow {
 
 bool has_onednn() { return false; }
+bool onednn_multiplies(DType) { return false; }
 bool onednn_accepts(const Gemm&) { return false; }
 bool onednn_gemm(const Gemm&, int) { return false; }
+bool onednn_activates(const Gemm&) { return false; }
 
 }  // namespace everglow

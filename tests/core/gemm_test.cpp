@@ -219,8 +219,8 @@ TEST(Gemm, BitsDoNotDependOnThreadsRowsOrColumns_sanitize) {
           Gemm part = p.gemm(pieces);
           part.m = std::min(rows, p.shape.m - i);
           if (part.m <= 0) break;
-          part.a += form.transpose_a ? i : i * part.lda;
-          part.c += i * part.ldc;
+          part.a = p.a.memory.data() + (form.transpose_a ? i : i * part.lda);
+          part.c = pieces.memory.data() + i * part.ldc;
           gemm(part, {.threads = 2, .isa = isa, .library = false});
           i += part.m;
         }
@@ -285,10 +285,12 @@ TEST(Gemm, FinishSeesEveryElementOnceWhenItIsComplete_sanitize) {
     const Product p({70, 300, 280}, {.bias = true}, true);
     Matrix c = p.c;
     Gemm product = p.gemm(c);
-    const auto negate = [](const void* context, std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1) {
+    const auto negate = [](const void* context, const GemmBlock& block) {
       auto& matrix = *const_cast<Matrix*>(static_cast<const Matrix*>(context));
-      for (std::int64_t i = i0; i < i1; ++i)
-        for (std::int64_t j = j0; j < j1; ++j) matrix.at(i, j) = 1000 - matrix.at(i, j);
+      const auto* values = static_cast<const float*>(block.values);
+      for (std::int64_t i = 0; i < block.rows; ++i)
+        for (std::int64_t j = 0; j < block.columns; ++j)
+          matrix.at(block.row + i, block.column + j) = 1000 - values[i * block.stride + j];
     };
     product.finish = {negate, &c};
     gemm(product, {.threads = 2, .isa = best_isa(), .library = library});

@@ -3,7 +3,7 @@
 #include "cpu/linear_kernels.hpp"
 
 #include "core/mutant.hpp"
-#include "core/simd.hpp"
+#include "core/stored_simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
@@ -76,23 +76,12 @@ struct Silu {
   }
 };
 
-inline int vectors_left(std::int64_t columns, std::int64_t c) {
-  return columns - c < lanes ? static_cast<int>(columns - c) : lanes;
-}
-inline vfloat read(const float* p, int count) { return count == lanes ? load(p) : load_part(p, count); }
-inline void write(float* p, vfloat value, int count) {
-  if (count == lanes)
-    store(p, value);
-  else
-    store_part(p, value, count);
-}
-
 template <class Function>
 void activate_with(const ActivationBlock& t) {
   for (std::int64_t r = 0; r < t.rows; ++r)
     for (std::int64_t c = 0; c < t.columns; c += lanes) {
-      const int count = vectors_left(t.columns, c);
-      write(t.out + r * t.ldout + c, Function::value(read(t.z + r * t.ldz + c, count)), count);
+      const int count = vector_part(t.columns, c);
+      write(t.out, r, c, Function::value(read(t.z, r, c, count)), count);
     }
 }
 
@@ -101,12 +90,26 @@ void gradient_with(const ActivationBlock& t) {
   for (std::int64_t c = 0; t.sums != nullptr && c < t.columns; ++c) t.sums[c] = 0;
   for (std::int64_t r = 0; r < t.rows; ++r)
     for (std::int64_t c = 0; c < t.columns; c += lanes) {
-      const int count = vectors_left(t.columns, c);
-      const vfloat dy = read(t.dy + r * t.lddy + c, count);
-      const vfloat dz = needs_z ? Function::slope(read(t.z + r * t.ldz + c, count), dy) : dy;
-      if (t.out != nullptr) write(t.out + r * t.ldout + c, dz, count);
-      if (t.sums != nullptr) write(t.sums + c, dropped("linear.cpu_dbias_last_row_alone", read(t.sums + c, count)) + dz, count);
+      const int count = vector_part(t.columns, c);
+      const vfloat dy = read(t.dy, r, c, count);
+      const vfloat dz = needs_z ? Function::slope(read(t.z, r, c, count), dy) : dy;
+      if (t.out.data != nullptr) write(t.out, r, c, dz, count);
+      if (t.sums == nullptr) continue;
+      const vfloat before = dropped("linear.cpu_dbias_last_row_alone", read_elements(t.sums + c, 1, count));
+      write_elements(t.sums + c, 1, before + dz, count);
     }
+}
+
+void bias_gradient(const BiasGradient& t) {
+  const Stored before{t.out.data, t.out.element, t.out.stride, t.out.step};
+  for (std::int64_t c = 0; c < t.columns; c += lanes) {
+    const int count = vector_part(t.columns, c);
+    vfloat sum = splat(0.0F);
+    if (t.accumulate && !mutant("linear.cpu_dbias_forgets")) sum = read(before, 0, c, count);
+    for (std::int64_t part = 0; part < t.parts; ++part)
+      sum += flipped("linear.cpu_dbias_sign", read_elements(t.sums + part * t.columns + c, 1, count));
+    write(t.out, 0, c, sum, count);
+  }
 }
 
 void activate(const ActivationBlock& t) {
@@ -141,6 +144,6 @@ void gradient(const ActivationBlock& t) {
 
 }  // namespace
 
-const LinearKernels linear_kernels{.activate = activate, .gradient = gradient};
+const LinearKernels linear_kernels{.activate = activate, .gradient = gradient, .bias_gradient = bias_gradient};
 
 }  // namespace everglow::EVERGLOW_ISA_NAMESPACE

@@ -1,8 +1,8 @@
 // The micro-kernel: a tile of C in registers, one multiply-add chain an element, fed from packed panels of A and B; and the
-// packing.
+// packing, which widens what is stored in 16 bits.
 #include "gemm/kernels.hpp"
 
-#include "core/simd.hpp"
+#include "core/stored_simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
@@ -13,10 +13,10 @@ constexpr int panel_columns = 2 * lanes;
 
 std::int64_t row_panels(std::int64_t m) { return (m + max_rows - 1) / max_rows; }
 
-/// `rows` x (`vectors` · lanes) elements of C. More than two vectors reach into the next panels of B.
-template <int rows, int vectors>
+/// `rows` x (`vectors` · lanes) elements of C. More than two vectors reach into the next panels of B, whose elements are of type B.
+template <class B, int rows, int vectors>
 void tile(const PackedProduct& t, const float* a, float* c, std::int64_t column, int columns) {
-  const float* b = t.b + column / panel_columns * t.panel_stride;
+  const B* b = static_cast<const B*>(t.b) + column / panel_columns * t.panel_stride;
   vfloat sum[rows][vectors];
   const bool whole = columns == vectors * lanes;
   const auto read = [whole, columns](const float* p, int v) {
@@ -60,82 +60,103 @@ void tile(const PackedProduct& t, const float* a, float* c, std::int64_t column,
 }
 
 /// Turns the row count of a panel into a constant. Few rows take more columns at once, so that enough chains are in flight.
-template <int rows, int vectors>
+template <class B, int rows, int vectors>
 void tile_of(int count, const PackedProduct& t, const float* a, float* c, std::int64_t column, int columns) {
   if (count == rows)
-    tile<rows, vectors>(t, a, c, column, columns);
+    tile<B, rows, vectors>(t, a, c, column, columns);
   else if constexpr (rows > 1)
-    tile_of<rows - 1, vectors>(count, t, a, c, column, columns);
+    tile_of<B, rows - 1, vectors>(count, t, a, c, column, columns);
 }
 
-template <int rows, int vectors>
+template <class B, int rows, int vectors>
 void columns_of(const PackedProduct& t, std::int64_t column, int columns) {
   const std::int64_t panels = row_panels(t.m);
   for (std::int64_t i = 0; i < panels; ++i) {
     const std::int64_t begin = t.m * i / panels, end = t.m * (i + 1) / panels;
-    tile_of<rows, vectors>(static_cast<int>(end - begin), t, t.a + begin * t.k, t.c + begin * t.ldc + column, column, columns);
+    tile_of<B, rows, vectors>(static_cast<int>(end - begin), t, t.a + begin * t.k, t.c + begin * t.ldc + column, column, columns);
   }
 }
 
-void multiply(const PackedProduct& t) {
+template <class B>
+void multiply_by(const PackedProduct& t) {
   for (std::int64_t column = 0; column < t.n;) {
     const std::int64_t left = t.n - column;
     if (t.m == 1 && left >= 8 * lanes) {
-      columns_of<1, 8>(t, column, 8 * lanes);
+      columns_of<B, 1, 8>(t, column, 8 * lanes);
       column += 8 * lanes;
     } else if (t.m <= 3 && left >= 4 * lanes) {
-      columns_of<3, 4>(t, column, 4 * lanes);
+      columns_of<B, 3, 4>(t, column, 4 * lanes);
       column += 4 * lanes;
     } else if (left > lanes) {
-      columns_of<max_rows, 2>(t, column, static_cast<int>(left < panel_columns ? left : panel_columns));
+      columns_of<B, max_rows, 2>(t, column, static_cast<int>(left < panel_columns ? left : panel_columns));
       column += panel_columns;
     } else {
-      columns_of<max_rows, 1>(t, column, static_cast<int>(left));
+      columns_of<B, max_rows, 1>(t, column, static_cast<int>(left));
       column += panel_columns;
     }
   }
 }
 
+void multiply(const PackedProduct& t) {
+  if (t.b_element == Element::f32)
+    multiply_by<float>(t);
+  else if (t.b_element == Element::f16)
+    multiply_by<Half>(t);
+  else
+    multiply_by<BFloat16>(t);
+}
+
+/// A stored matrix whose element type is known.
+template <class T>
+struct Source {
+  const T* data;
+  std::int64_t stride, step;
+  explicit Source(const Stored& m) : data(static_cast<const T*>(m.data)), stride(m.stride), step(m.step) {}
+  const T* at(std::int64_t row, std::int64_t column) const { return data + row * stride + column * step; }
+  vfloat read(std::int64_t row, std::int64_t column, int count) const { return read_elements(at(row, column), step, count); }
+};
+
 /// Reads `rows` rows of `count` elements each (the rest counts as zero) and turns them: vector l holds element l of every row.
-inline void load_turned(const float* from, std::int64_t stride, int rows, int count, vfloat (&out)[lanes]) {
-  for (int r = 0; r < lanes; ++r) {
-    if (r >= rows)
-      out[r] = splat(0.0F);
-    else
-      out[r] = count == lanes ? load(from + r * stride) : load_part(from + r * stride, count);
-  }
+template <class T>
+inline void load_turned(const Source<T>& from, std::int64_t row, std::int64_t column, int rows, int count, vfloat (&out)[lanes]) {
+  for (int r = 0; r < lanes; ++r) out[r] = r < rows ? from.read(row + r, column, count) : splat(0.0F);
   transpose(out);
 }
 
-int smaller(std::int64_t a, int b) { return a < b ? static_cast<int>(a) : b; }
-
-void pack_panel_rows(const float* a, std::int64_t lda, int rows, std::int64_t k, float* packed) {
-  if (rows < 4 || rows > lanes) {
-    for (std::int64_t l = 0; l < k; ++l)
-      for (int r = 0; r < rows; ++r) *packed++ = a[r * lda + l];
-    return;
-  }
+template <class T>
+void pack_panel_rows(const Source<T>& a, std::int64_t row, int rows, std::int64_t k, float* packed) {
   for (std::int64_t l = 0; l < k; l += lanes) {
-    const int count = smaller(k - l, lanes);
-    vfloat turned[lanes];
-    load_turned(a + l, lda, rows, count, turned);
-    // Whole vectors are stored: what is too much is overwritten by the next store, or lies in the slack.
-    for (int i = 0; i < count; ++i) store(packed + (l + i) * rows, turned[i]);
+    const int count = vector_part(k, l);
+    if (rows == 1) {
+      write_elements(packed + l, 1, a.read(row, l, count), count);
+    } else if (rows < 4 || rows > lanes) {
+      for (int r = 0; r < rows; ++r) write_elements(packed + l * rows + r, rows, a.read(row + r, l, count), count);
+    } else {
+      vfloat turned[lanes];
+      load_turned(a, row, l, rows, count, turned);
+      // Whole vectors are stored: what is too much is overwritten by the next store, or lies in the slack.
+      for (int i = 0; i < count; ++i) store(packed + (l + i) * rows, turned[i]);
+    }
   }
 }
 
 /// Rows [begin, end) of stored Aᵀ: `rows` elements of each go to their panel. Whole vectors are stored where they may be read; only
 /// the last row of a panel is stored exactly, because the next panel may stand behind it already.
-void pack_panel_columns(const float* a, std::int64_t lda, int rows, bool readable, std::int64_t begin, std::int64_t end, bool last,
-                        float* packed) {
+template <class T>
+void pack_panel_columns(const Source<T>& a, std::int64_t column, int rows, bool readable, std::int64_t begin, std::int64_t end,
+                        bool last, float* packed) {
   std::int64_t l = begin;
   if (readable)
-    for (; l < end - (last ? 1 : 0); ++l) store(packed + l * rows, load(a + l * lda));
+    for (; l < end - (last ? 1 : 0); ++l) store(packed + l * rows, load(a.at(l, column)));
   for (; l < end; ++l)
-    for (int r = 0; r < rows; ++r) packed[l * rows + r] = a[l * lda + r];
+    for (int r = 0; r < rows; r += lanes) {
+      const int count = vector_part(rows, r);
+      write_elements(packed + l * rows + r, 1, a.read(l, column + r, count), count);
+    }
 }
 
-void pack_a(bool transpose, const float* a, std::int64_t lda, std::int64_t m, std::int64_t k, float* packed) {
+template <class T>
+void pack_a_of(bool transpose, const Source<T>& a, std::int64_t m, std::int64_t k, float* packed) {
   constexpr std::int64_t few = 16;  // stored rows of Aᵀ that all panels read before the next: as many pages at a time
   const std::int64_t panels = row_panels(m);
   for (std::int64_t l = 0; l < k; l += transpose ? few : k)
@@ -144,42 +165,74 @@ void pack_a(bool transpose, const float* a, std::int64_t lda, std::int64_t m, st
       const auto rows = static_cast<int>(m * (i + 1) / panels - begin);
       float* panel = packed + begin * k;
       if (!transpose)
-        pack_panel_rows(a + begin * lda, lda, rows, k, panel);
+        pack_panel_rows(a, begin, rows, k, panel);
       else
-        pack_panel_columns(a + begin, lda, rows, rows <= lanes && m - begin >= lanes, l, l + few < k ? l + few : k, l + few >= k,
-                           panel);
+        pack_panel_columns(a, begin, rows, a.step == 1 && rows <= lanes && m - begin >= lanes, l, l + few < k ? l + few : k,
+                           l + few >= k, panel);
     }
 }
 
-void pack_turned(const float* b, std::int64_t ldb, std::int64_t k, int columns, float* packed) {
-  for (std::int64_t l = 0; l < k; l += lanes) {
-    const int count = smaller(k - l, lanes);
-    vfloat turned[lanes];
-    load_turned(b + l, ldb, columns, count, turned);
-    for (int i = 0; i < count; ++i) store(packed + (l + i) * panel_columns, turned[i]);
-  }
+void pack_a(bool transpose, const Stored& a, std::int64_t m, std::int64_t k, float* packed) {
+  if (a.element == Element::f32)
+    pack_a_of(transpose, Source<float>(a), m, k, packed);
+  else if (a.element == Element::f16)
+    pack_a_of(transpose, Source<Half>(a), m, k, packed);
+  else
+    pack_a_of(transpose, Source<BFloat16>(a), m, k, packed);
 }
 
-void pack_b(bool transpose, const float* b, std::int64_t ldb, std::int64_t k, std::int64_t n, float* packed,
-            std::int64_t panel_stride) {
+template <class T, class P>
+void pack_b_of(bool transpose, const Source<T>& b, std::int64_t k, std::int64_t n, P* packed, std::int64_t panel_stride) {
   const auto place = [packed, panel_stride](std::int64_t column) {
     return packed + column / panel_columns * panel_stride + column % panel_columns;
   };
   if (transpose) {
     for (std::int64_t column = 0; column < n; column += lanes)
-      pack_turned(b + column * ldb, ldb, k, smaller(n - column, lanes), place(column));
+      for (std::int64_t l = 0; l < k; l += lanes) {
+        const int count = vector_part(k, l);
+        vfloat turned[lanes];
+        load_turned(b, column, l, vector_part(n, column), count, turned);
+        for (int i = 0; i < count; ++i) store(place(column) + (l + i) * panel_columns, turned[i]);
+      }
     return;
   }
-  for (std::int64_t l = 0; l < k; ++l) {  // a row of B lies in one page, a column of it in k
-    std::int64_t column = 0;
-    for (; column + lanes <= n; column += lanes) store(place(column) + l * panel_columns, load(b + l * ldb + column));
-    if (column < n) store(place(column) + l * panel_columns, load_part(b + l * ldb + column, static_cast<int>(n - column)));
-  }
+  for (std::int64_t l = 0; l < k; ++l)  // a row of B lies in one page, a column of it in k
+    for (std::int64_t column = 0; column < n; column += lanes)
+      store(place(column) + l * panel_columns, b.read(l, column, vector_part(n, column)));
+}
+
+void pack_b(bool transpose, const Stored& b, std::int64_t k, std::int64_t n, const StoredOut& packed) {
+  const auto from = [&](auto source) {
+    using T = decltype(source);
+    if (packed.element == Element::f32)
+      pack_b_of(transpose, Source<T>(b), k, n, static_cast<float*>(packed.data), packed.stride);
+    else
+      pack_b_of(transpose, Source<T>(b), k, n, static_cast<T*>(packed.data), packed.stride);
+  };
+  if (b.element == Element::f32)
+    from(0.0F);
+  else if (b.element == Element::f16)
+    from(Half{});
+  else
+    from(BFloat16{});
+}
+
+void convert(std::int64_t rows, std::int64_t columns, const Stored& from, const StoredOut& to) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < columns; c += lanes) {
+      const int count = vector_part(columns, c);
+      write(to, r, c, read(from, r, c, count), count);
+    }
 }
 
 }  // namespace
 
-const GemmKernels gemm_kernels{
-    .rows = max_rows, .panel_columns = panel_columns, .slack = lanes, .pack_a = pack_a, .pack_b = pack_b, .multiply = multiply};
+const GemmKernels gemm_kernels{.rows = max_rows,
+                               .panel_columns = panel_columns,
+                               .slack = lanes,
+                               .pack_a = pack_a,
+                               .pack_b = pack_b,
+                               .multiply = multiply,
+                               .convert = convert};
 
 }  // namespace everglow::EVERGLOW_ISA_NAMESPACE

@@ -12,7 +12,6 @@ void check_weight(std::string_view where, const LinearQuery& query, const ConstT
     require_tensor(where, "weight", weight, {d.outputs, d.inputs}, d.dtype, query.device.device);
   else
     require_tensor(where, "weight", weight, {d.inputs, d.outputs}, d.dtype, query.device.device);
-  require_unit_stride(where, "weight", weight);
 }
 
 void check_packed_bytes(std::string_view where, const LinearQuery& query, const PackedWeights& packed, const Packing& packing) {
@@ -27,10 +26,9 @@ void check_packed(std::string_view where, const LinearQuery& query, const Packed
           " (weights packed by another row or for another description)");
 }
 
-/// A [rows, columns] tensor whose rows are contiguous.
+/// A [rows, columns] tensor, of any strides.
 void check_rows(std::string_view where, const LinearQuery& query, const NamedView& named, std::int64_t rows, std::int64_t columns) {
   require_tensor(where, named.name, named.view, {rows, columns}, query.description.dtype, query.device.device);
-  require_unit_stride(where, named.name, named.view);
 }
 
 std::int64_t check_batch(std::string_view where, const LinearQuery& query, const NamedView& named, std::int64_t columns) {
@@ -81,7 +79,6 @@ LinearForward check(const LinearQuery& query, const LinearForward& tensors, cons
   if (t.preactivation.given() || (d.training && d.activation != Activation::none))
     check_rows(where, query, {"preactivation", t.preactivation}, batch, d.outputs);
   require_optional(where, "bias", t.bias, {d.outputs}, d.dtype, query.device.device);
-  require_unit_stride(where, "bias", t.bias);
   if (t.packed != nullptr) {
     check_packed(where, query, *t.packed, packing);
     t.weight = {};
@@ -118,9 +115,7 @@ LinearBackward check(const LinearQuery& query, const LinearBackward& tensors, co
     require_gradient(where, "dweight", t.dweight, {d.outputs, d.inputs}, d.dtype, query.device.device);
   else
     require_gradient(where, "dweight", t.dweight, {d.inputs, d.outputs}, d.dtype, query.device.device);
-  require_unit_stride(where, "dweight", t.dweight);
   require_gradient(where, "dbias", t.dbias, {d.outputs}, d.dtype, query.device.device);
-  require_unit_stride(where, "dbias", t.dbias);
   const NamedView written[] = {{"dx", t.dx}, {"dweight", t.dweight}, {"dbias", t.dbias}};
   const NamedView only_read[] = {
       {"dy", t.dy}, {"x", t.x}, {"weight", t.weight}, {"preactivation", t.preactivation}, {"packed.bytes", bytes_of(t.packed)}};
