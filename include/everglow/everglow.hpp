@@ -2,6 +2,7 @@
 #pragma once
 
 #include <everglow/attention.hpp>
+#include <everglow/device.hpp>
 #include <everglow/embedding.hpp>
 #include <everglow/error.hpp>
 #include <everglow/linear.hpp>

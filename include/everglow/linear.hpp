@@ -60,7 +60,7 @@ class EVERGLOW_API LinearPlan {
   /// Throws Error(unsupported) with every row's reason where no row accepts.
   LinearPlan(const LinearDescription& description, const LinearSizes& sizes, const DeviceDescription& device = Device::cpu(),
              const PlanOptions& options = {});
-  const Explanation& explain() const noexcept;
+  const Explanation& explain() const;            ///< products, times and advice are made at the first call
   std::size_t workspace_bytes() const noexcept;  ///< scratch that forward and backward need at the largest sizes
   std::size_t packed_bytes() const noexcept;     ///< bytes of packed weights; 0: this row has no packed form
   std::int64_t preferred_stride(std::int64_t columns) const noexcept;  ///< elements between rows that keep rows on 64 bytes

@@ -1,6 +1,7 @@
 // Streams, events, owned memory and workspaces: what a run needs beside its tensors. No CUDA header is needed to use them.
 #pragma once
 
+#include <everglow/device.hpp>
 #include <everglow/export.hpp>
 #include <everglow/tensor.hpp>
 
@@ -66,13 +67,17 @@ EVERGLOW_API void copy(const TensorView& to, const ConstTensorView& from, const 
 struct EVERGLOW_API DeviceDescription {
   std::string name;  ///< "cpu", "cuda:0", or a name of the device table
   Device device;
-  bool present = true;  ///< false: plans explain, runs throw
-  int cores = 1;        ///< CPU: hardware threads this process may use
-  std::string isa;      ///< CPU: "portable", "avx2", "avx512" or "amx", after EVERGLOW_ISA
+  bool present = true;      ///< false: plans explain, runs throw
+  int cores = 1;            ///< CPU: hardware threads this process may use
+  std::string isa;          ///< CPU: "portable", "avx2", "avx512" or "amx", after EVERGLOW_ISA
+  DeviceFigures figures{};  ///< what predictions are made of; a caller may bring its own
   DeviceDescription(Device device);
-  /// A device by name without having it. Throws for an unknown name and lists the known ones.
+  /// A device by name without having it: "cpu", "cuda:0", or one of device_names(). Throws for an unknown name and lists these.
   static DeviceDescription named(std::string_view name);
 };
+
+/// The devices that named() knows without having them: "v100-16", ..., "h200", "b200".
+EVERGLOW_API std::vector<std::string> device_names();
 
 /// Names of the CPU features that were found, for example {"avx2", "fma", "avx512f", ...}.
 EVERGLOW_API std::vector<std::string> cpu_features();

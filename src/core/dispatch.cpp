@@ -59,6 +59,11 @@ void require_known_rows(std::string_view layer, const std::vector<std::string>& 
   const std::string where = text(layer, ".plan");
   if (options.threads < 0 || options.threads > most_threads)
     throw Error(ErrorCode::invalid_argument, where, text("threads: expected 0 ... ", most_threads, ", got ", options.threads));
+  const bool tile = (options.tile_m == 0 && options.tile_n == 0) || (options.tile_m > 0 && options.tile_n > 0);
+  if (!tile || std::max(options.tile_m, options.tile_n) > most_tile)
+    throw Error(
+        ErrorCode::invalid_argument, where,
+        text("tile: expected two sizes of 1 ... ", most_tile, " (for example 256x128), got ", options.tile_m, 'x', options.tile_n));
   if (options.math > Math::tf32)
     throw Error(ErrorCode::invalid_argument, where, text("math: expected ieee or tf32, got ", static_cast<int>(options.math)));
 }

@@ -48,6 +48,8 @@ struct Query {
 
 inline constexpr int most_threads = 4096;  ///< above it a count is taken for a mistake: threads that cannot start end a process
 
+inline constexpr std::int64_t most_tile = 65536;
+
 int threads_of(const DeviceDescription& device);  ///< EVERGLOW_THREADS, else the cores of the description
 Isa isa_of(const DeviceDescription& device);      ///< what the description names, lowered to what machine and build offer
 
@@ -70,7 +72,8 @@ struct Choice {
 [[noreturn]] void no_row(std::string_view layer, const std::vector<ExplanationRow>& rows);
 void require_known_rows(std::string_view layer, const std::vector<std::string>& known, const PlanOptions& options);
 
-/// Asks every row in order; the first that accepts and is neither excluded nor beside a forced one is taken.
+/// Asks every row in order; the first that accepts and is neither excluded nor beside a forced one is taken. Where none accepts, a
+/// plan for a device that is not present still explains: its row is null.
 template <class Row, class AnyQuery>
 Choice<Row> choose(std::string_view layer, std::span<const Row* const> table, const AnyQuery& query) {
   std::vector<std::string> known;
@@ -88,8 +91,14 @@ Choice<Row> choose(std::string_view layer, std::span<const Row* const> table, co
     if (verdict.accepted && !taken) verdict.reason = text("accepts, but ", choice.row->name, " comes first");
     choice.rows.push_back({std::string(row->name), taken, verdict.reason});
   }
-  if (choice.row == nullptr) no_row(layer, choice.rows);
+  if (choice.row == nullptr && query.device.present) no_row(layer, choice.rows);
   return choice;
+}
+
+/// What the taken row needs; nothing where none was taken.
+template <class Row, class AnyQuery>
+Footprint footprint_of(const Choice<Row>& choice, const AnyQuery& query) {
+  return choice.row != nullptr ? choice.row->footprint(query) : Footprint{};
 }
 
 /// The parts of an explanation that every layer fills in the same way.
@@ -99,7 +108,7 @@ Explanation explain_choice(std::string_view layer, const Choice<Row>& choice, co
   out.layer = layer;
   out.device = query.device.name;
   out.dtype = name(dtype);
-  out.kernel = choice.row->name;
+  if (choice.row != nullptr) out.kernel = choice.row->name;
   out.rows = choice.rows;
   if (query.options.math == Math::tf32 && query.device.device.kind == DeviceKind::cpu)
     for (ExplanationRow& row : out.rows)

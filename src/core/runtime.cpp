@@ -2,7 +2,6 @@
 #include "core/runtime.hpp"
 
 #include "core/check.hpp"
-#include "core/isa.hpp"
 
 #include <algorithm>
 
@@ -38,17 +37,6 @@ void copy(const TensorView& to, const ConstTensorView& from, const Stream& strea
   if (to.elements() == 0) return;
   const DeviceKind kind = std::max(to.device.kind, from.device.kind);
   runtime_of(kind).copy(to, from, stream);
-}
-
-DeviceDescription::DeviceDescription(Device where) : name(to_string(where)), device(where) {
-  if (where.kind != DeviceKind::cpu) return;
-  cores = cpu_runtime.cores();
-  isa = everglow::name(chosen_isa());
-}
-
-DeviceDescription DeviceDescription::named(std::string_view wish) {
-  if (wish == "cpu") return {Device::cpu()};
-  throw Error(ErrorCode::invalid_argument, "device", text("expected a known name (cpu), got \"", wish, '"'));
 }
 
 std::vector<BackendStatus> backends() {

@@ -19,7 +19,7 @@ AdamPlan::AdamPlan(const AdamDescription& description, const AdamSizes& sizes, c
   adam::check(impl->query);
   const auto choice = choose("adam", adam_table(device.device.kind), impl->query);
   impl->row = choice.row;
-  impl->footprint = choice.row->footprint(impl->query);
+  impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("adam", choice, impl->query, DType::f32);
   impl_ = std::move(impl);
 }

@@ -38,7 +38,7 @@ AttentionPlan::AttentionPlan(const AttentionDescription& description, const Atte
   impl->query.description = attention::check(impl->query);
   const auto choice = choose("attention", attention_table(device.device.kind), impl->query);
   impl->row = choice.row;
-  impl->footprint = choice.row->footprint(impl->query);
+  impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("attention", choice, impl->query, description.dtype);
   impl->explanation.gemms = products(impl->query);
   impl_ = std::move(impl);

@@ -19,7 +19,7 @@ EmbeddingPlan::EmbeddingPlan(const EmbeddingDescription& description, const Embe
   embedding::check(impl->query);
   const auto choice = choose("embedding", embedding_table(device.device.kind), impl->query);
   impl->row = choice.row;
-  impl->footprint = choice.row->footprint(impl->query);
+  impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("embedding", choice, impl->query, description.dtype);
   impl_ = std::move(impl);
 }

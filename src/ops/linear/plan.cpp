@@ -1,8 +1,10 @@
 // Chooses the row of a linear layer, explains the choice and its products, packs weights, and runs the row on checked tensors.
 #include "core/check.hpp"
 #include "core/hash.hpp"
+#include "ops/explained.hpp"
 #include "ops/linear/check.hpp"
 #include "ops/tables.hpp"
+#include "plan/linear.hpp"
 
 #include <algorithm>
 
@@ -10,7 +12,7 @@ namespace everglow {
 
 struct LinearPlan::Impl {
   LinearQuery query;
-  Explanation explanation;
+  Explained explanation;
   const LinearRow* row = nullptr;
   Footprint footprint;
   linear::Packing packing;
@@ -25,20 +27,6 @@ std::uint64_t packing_key(const LinearQuery& query, std::string_view row) {
                       static_cast<int>(d.activation), ' ', d.training, ' ', query.device.name, ' ', name(query.isa), ' ', row));
 }
 
-/// The products in the column-major view. With weights stored [inputs, outputs], m and n of the weight gradient change places.
-std::vector<ExplanationGemm> products(const LinearQuery& query) {
-  const auto& d = query.description;
-  const std::int64_t batch = query.sizes.batch;
-  std::vector<ExplanationGemm> out{{"forward", "linear", d.outputs, batch, d.inputs}};
-  if (!d.training) return out;
-  out.push_back({"activation_gradient", "linear", d.inputs, batch, d.outputs});
-  if (d.layout == LinearLayout::outputs_inputs)
-    out.push_back({"weight_gradient", "linear", d.inputs, d.outputs, batch});
-  else
-    out.push_back({"weight_gradient", "linear", d.outputs, d.inputs, batch});
-  return out;
-}
-
 }  // namespace
 
 LinearPlan::LinearPlan(const LinearDescription& description, const LinearSizes& sizes, const DeviceDescription& device,
@@ -48,14 +36,19 @@ LinearPlan::LinearPlan(const LinearDescription& description, const LinearSizes& 
   linear::check(impl->query);
   const auto choice = choose("linear", linear_table(device.device.kind), impl->query);
   impl->row = choice.row;
-  impl->footprint = choice.row->footprint(impl->query);
-  impl->packing = {impl->footprint.packed, packing_key(impl->query, choice.row->name)};
-  impl->explanation = explain_choice("linear", choice, impl->query, description.dtype);
-  impl->explanation.gemms = products(impl->query);
+  impl->footprint = footprint_of(choice, impl->query);
+  impl->packing = {impl->footprint.packed, choice.row ? packing_key(impl->query, choice.row->name) : 0};
+  impl->explanation = Explained(explain_choice("linear", choice, impl->query, description.dtype));
   impl_ = std::move(impl);
 }
 
-const Explanation& LinearPlan::explain() const noexcept { return impl_->explanation; }
+const Explanation& LinearPlan::explain() const {
+  return impl_->explanation.get([&](Explanation& out) {
+    const LinearQuery& query = impl_->query;
+    plan::explain_linear(query.description, query.sizes.batch, machine_of(query, query.description.dtype), out);
+    mark_chosen(out);
+  });
+}
 std::size_t LinearPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
 std::size_t LinearPlan::packed_bytes() const noexcept { return impl_->footprint.packed; }
 

@@ -19,7 +19,7 @@ LossPlan::LossPlan(const LossDescription& description, const LossSizes& sizes, c
   loss::check(impl->query);
   const auto choice = choose("loss", loss_table(device.device.kind), impl->query);
   impl->row = choice.row;
-  impl->footprint = choice.row->footprint(impl->query);
+  impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("loss", choice, impl->query, description.dtype);
   const std::int64_t rows = sizes.rows, inputs = description.inputs, classes = description.classes;
   auto& gemms = impl->explanation.gemms;

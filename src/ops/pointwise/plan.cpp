@@ -20,7 +20,7 @@ PointwisePlan::PointwisePlan(const PointwiseDescription& description, const Poin
   pointwise::check(impl->query);
   const auto choice = choose("pointwise", pointwise_table(device.device.kind), impl->query);
   impl->row = choice.row;
-  impl->footprint = choice.row->footprint(impl->query);
+  impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("pointwise", choice, impl->query, description.dtype);
   impl_ = std::move(impl);
 }

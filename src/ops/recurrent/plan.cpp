@@ -103,7 +103,7 @@ RecurrentPlan::RecurrentPlan(const RecurrentDescription& description, const Recu
   recurrent::check(impl->query);
   const auto choice = choose("recurrent", recurrent_table(device.device.kind), impl->query);
   impl->row = choice.row;
-  impl->footprint = choice.row->footprint(impl->query);
+  impl->footprint = footprint_of(choice, impl->query);
   if (impl->on_cpu() && description.training) impl->footprint.reserve += sizeof(ReserveHeader);
   impl->key = recurrent::packing_key(impl->query, choice.row->name);
   impl->explanation = explain_choice("recurrent", choice, impl->query, description.dtype);

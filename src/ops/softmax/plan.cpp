@@ -19,7 +19,7 @@ SoftmaxPlan::SoftmaxPlan(const SoftmaxDescription& description, const SoftmaxSiz
   softmax::check(impl->query);
   const auto choice = choose("softmax", softmax_table(device.device.kind), impl->query);
   impl->row = choice.row;
-  impl->footprint = choice.row->footprint(impl->query);
+  impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("softmax", choice, impl->query, description.dtype);
   impl_ = std::move(impl);
 }

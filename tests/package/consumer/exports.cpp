@@ -56,8 +56,8 @@ std::size_t runtime() {
   const Buffer buffer(16, Device::cpu());
   const Error error(ErrorCode::io, "exports", "an error that nobody throws");
   return keep<&Stream::synchronize, &Event::record, &Event::wait, &Event::synchronize, &copy, &DeviceDescription::named,
-              &cpu_features, &backends, &kernels, &default_threads, &version, &check_status, &size_of, &parse_dtype, &to_half,
-              &to_bfloat16, &parse_device, static_cast<std::string_view (*)(DType) noexcept>(&name),
+              &device_names, &cpu_features, &backends, &kernels, &default_threads, &version, &check_status, &size_of, &parse_dtype,
+              &to_half, &to_bfloat16, &parse_device, static_cast<std::string_view (*)(DType) noexcept>(&name),
               static_cast<std::string_view (*)(ErrorCode) noexcept>(&name), static_cast<float (*)(Half) noexcept>(&to_float),
               static_cast<float (*)(BFloat16) noexcept>(&to_float), static_cast<std::string (*)(Device)>(&to_string),
               static_cast<std::string (*)(const ConstTensorView&)>(&to_string)>() +

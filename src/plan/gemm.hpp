@@ -1,0 +1,78 @@
+// Roofline, tile and wave model of one matrix product in the column-major view. Pure functions of sizes and figures.
+#pragma once
+
+#include <everglow/plan.hpp>
+
+#include <cstdint>
+#include <span>
+
+namespace everglow::plan {
+
+/// What a device does with operands of one dtype.
+struct Machine {
+  bool cpu = false;
+  int units = 1;           // SMs, or threads
+  double peak = 1;         // FLOP/us of all units
+  double rate = 1;         // FLOP/us that large products reach
+  double bandwidth = 1;    // bytes/us of device memory
+  double copy = 1;         // bytes/us that a copy reaches
+  double overhead_us = 0;  // of one product
+  std::int64_t element = 4;
+  std::int64_t alignment = 0;  // bytes that rows must be multiples of; 0: no rule
+  bool tensor = false;         // tensor cores
+  int capability = 0;
+  std::span<const ExplanationTile> tiles{};  // largest first
+  ExplanationTile fixed{};                   // explain and predict with this one; m = 0: none
+  std::int64_t cache = 0;                    // CPU: bytes of L2 and L3 of the threads, and what they read from them
+  double cache_bandwidth = 0;
+  std::int64_t last_cache = 0;
+  double last_bandwidth = 0;
+};
+
+struct Setting {
+  DType dtype = DType::f32;
+  Math math = Math::ieee;
+  int threads = 1;         // CPU
+  int lanes = 0;           // CPU: f32 in a vector of the row's instruction set; 0: the widest
+  ExplanationTile tile{};  // m = 0: none fixed
+};
+Machine machine_of(const DeviceFigures& figures, const Setting& setting);
+
+struct Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t alignment = 128;  // bytes, of the worst operand
+};
+
+double flops_of(const Product& product);
+double bytes_of(const Product& product, std::int64_t element);
+double intensity_of(const Product& product, std::int64_t element);
+inline double ridge_of(const Machine& machine) { return machine.peak / machine.bandwidth; }
+
+std::int64_t tiles_of(const Product& product, const ExplanationTile& tile);
+double tile_efficiency(const Product& product, const ExplanationTile& tile);
+/// Tiles that one unit holds at once: f32 sums of 128 x 256 fill half the registers of an SM.
+std::int64_t tiles_a_unit(const Machine& machine, const ExplanationTile& tile);
+double waves_of(const Machine& machine, const Product& product, const ExplanationTile& tile);
+double wave_efficiency(double waves);
+
+struct Prediction {
+  ExplanationTile tile{};
+  std::int64_t split_k = 1;
+  double time_us = 0;
+};
+/// The fastest of the machine's tiles and splits of k, or that of the fixed tile. More work never takes less time.
+Prediction predict(const Machine& machine, const Product& product);
+double floor_us(const Machine& machine, const Product& product);
+
+/// Bytes from row to row as an alignment: the largest power of two that divides them, at most 128.
+std::int64_t alignment_of(std::int64_t bytes);
+
+/// Fills sizes, tiles, times and alignment of a product whose names, operands and m, n, k stand.
+void explain_product(const Machine& machine, ExplanationGemm& gemm);
+ExplanationOperand operand(std::string_view role, std::string_view tensor, std::int64_t columns, const Machine& machine);
+
+/// Of all products, each `count` times.
+double time_of(std::span<const ExplanationGemm> gemms);
+double floor_of(std::span<const ExplanationGemm> gemms);
+
+}  // namespace everglow::plan
