@@ -11,6 +11,7 @@ void add_translate(CLI::App& tool, int& status);
 void add_score(CLI::App& tool, int& status);
 void add_corpus(CLI::App& tool, int& status);
 void add_demo(CLI::App& tool, int& status);
+void add_plan(CLI::App& tool, int& status);
 void add_info(CLI::App& tool, int& status);
 
 }  // namespace everglow::cli

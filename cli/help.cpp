@@ -91,9 +91,9 @@ std::vector<std::string> option_names(const CLI::App& app) {
 
 std::string what_is_wrong(const CLI::App& tool, const CLI::App& command, const CLI::ParseError& error) {
   std::vector<std::string> surplus = command.remaining();
-  if (&command == &tool) {
+  if (!command.get_subcommands(nullptr).empty()) {
     const std::string given = surplus.empty() ? "none" : '"' + surplus.front() + '"';
-    return fmt::format("expected a command ({}), got {}", fmt::join(command_names(tool), ", "), given);
+    return fmt::format("expected a command ({}), got {}", fmt::join(command_names(command), ", "), given);
   }
   if (surplus.empty()) surplus = tool.remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || surplus.empty()) return error.what();
@@ -107,9 +107,13 @@ std::string what_is_wrong(const CLI::App& tool, const CLI::App& command, const C
 std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<Help>(); }
 
 std::string explain_wrong_arguments(const CLI::App& tool, const CLI::ParseError& error) {
-  const auto parsed = tool.get_subcommands();
-  const CLI::App& command = parsed.empty() ? tool : *parsed.front();
-  const std::string name = parsed.empty() ? tool.get_name() : tool.get_name() + ' ' + command.get_name();
+  const CLI::App* last = &tool;
+  std::string name = tool.get_name();
+  for (auto parsed = last->get_subcommands(); !parsed.empty(); parsed = last->get_subcommands()) {
+    last = parsed.front();
+    name += ' ' + last->get_name();
+  }
+  const CLI::App& command = *last;
   std::string text = fmt::format("{}: {}\n", name, what_is_wrong(tool, command, error));
   if (!command.get_footer().empty()) text += fmt::format("example: {}\n", command.get_footer());
   return text + fmt::format("{} --help shows all that is allowed\n", name);

@@ -34,6 +34,7 @@ int run(int argc, char** argv) {
   add_score(tool, status);
   add_corpus(tool, status);
   add_demo(tool, status);
+  add_plan(tool, status);
   add_info(tool, status);
   try {
     tool.parse(argc, argv);

@@ -1,0 +1,66 @@
+// What all kinds of `everglow plan` share: the options, the device, and the answer in the form that was asked for.
+#pragma once
+
+#include <everglow/everglow.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace everglow::cli {
+
+inline constexpr double most_size = 1e12;  // of one dimension; larger ones are typing errors
+
+/// The options of one sub-command of `everglow plan`. It lives as long as the tool.
+class PlanRequest {
+ public:
+  /// Adds --device, --dtype, --math, --threads, --kernel, --deterministic and --json.
+  PlanRequest(CLI::App& app, std::string layer);
+  PlanRequest(const PlanRequest&) = delete;  // the options point into it
+  PlanRequest& operator=(const PlanRequest&) = delete;
+
+  /// A size that must be given (unless `value` has a default of at least `least`).
+  void size(const std::string& flag, std::int64_t& value, std::int64_t least, const std::string& help, const std::string& example);
+  /// Of a size that has a default.
+  void optional_size(const std::string& flag, std::int64_t& value, std::int64_t least, const std::string& help,
+                     const std::string& example);
+  /// Throws CLI::ValidationError for a size that was left out.
+  void require_sizes() const;
+
+  DeviceDescription description_of_device() const;
+  PlanOptions options() const;
+  DType dtype() const;  ///< f32 on a CPU, f16 on a GPU, or what --dtype says
+  bool json() const { return json_; }
+  const std::string& layer() const { return layer_; }
+  /// The sizes that a sweep may change: {"batch", pointer}.
+  const std::vector<std::pair<std::string, std::int64_t*>>& sizes() const { return sizes_; }
+  /// "f16, on h200 (data sheet)".
+  std::string setting_text() const;
+
+  std::string device = "cpu", tile;
+
+ private:
+  CLI::App& app_;
+  std::string layer_, dtype_, math_ = "ieee", kernel_;
+  int threads_ = 0;
+  bool deterministic_ = false, json_ = false;
+  std::vector<std::pair<std::string, std::int64_t*>> sizes_;
+  struct Required {
+    const CLI::Option* option;
+    std::string text;
+  };
+  std::vector<Required> required_;
+};
+
+/// A device of the table, "cpu", "cuda:N", or a file of JSON (*.json) with the fields of DeviceFigures, `name` and `based_on`.
+DeviceDescription read_device(const std::string& name);
+/// "256x128". Throws CLI::ValidationError.
+std::pair<std::int64_t, std::int64_t> parse_tile(const std::string& text);
+
+void add_plan_linear(CLI::App& plan, int& status);
+
+}  // namespace everglow::cli
