@@ -60,7 +60,9 @@ double time_with(const Machine& machine, const Product& p, const ExplanationTile
   const double busiest = std::ceil(real(tiles_of(p, tile) * split) / machine.units);
   // A micro-kernel makes rows of n as evenly as they come: only columns of m are filled up.
   const double area = machine.cpu ? real(tile.m) * real(p.n) / real(divided_up(p.n, tile.n)) : real(tile.m) * real(tile.n);
-  const double each = 2 * area * real(divided_up(p.k, split));
+  // A short part of k costs as much as the least one, so that a longer k never makes a split pay that did not.
+  const std::int64_t depth = split > 1 ? std::max(divided_up(p.k, split), calibration::least_split_k) : p.k;
+  const double each = 2 * area * real(depth);
   const double share = (machine.cpu ? 1 : area_efficiency(tile)) * alignment_share(machine, p.alignment);
   const double math = busiest * each * machine.units / (machine.rate * share);
   const double parts = split > 1 ? 2 * 4 * real(split) * real(p.m) * real(p.n) : 0;  // f32, written and read once
@@ -142,7 +144,7 @@ Prediction predict(const Machine& machine, const Product& p) {
   Prediction best{first, 1, time_with(machine, p, first, 1)};
   for (const ExplanationTile& tile : machine.tiles) {
     for (std::int64_t split = 1; split <= calibration::most_splits; split *= 2) {
-      if (split > 1 && (machine.cpu || p.k / split < calibration::least_split_k)) break;
+      if (split > 1 && machine.cpu) break;
       const double time = time_with(machine, p, tile, split);
       if (time < best.time_us) best = {tile, split, time};
     }

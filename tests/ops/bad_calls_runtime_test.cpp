@@ -94,7 +94,9 @@ constexpr Plain plain[] = {
      [] {
        Stream{Device::cuda(0), nullptr}.synchronize();
      }},
-    {"device of no such name", "device", invalid, "expected a known name (cpu), got \"h900\"",
+    {"device of no such name", "device", invalid,
+     "expected cpu, cuda:N, v100-16, t4, a100-40, a100-80, rtx4090, l4, l40s, h100-sxm, h100-pcie, h200, b200 (for example h200), "
+     "got \"h900\"",
      [] { DeviceDescription::named("h900"); }},
     {"device in words that are none", "device", invalid, "expected cpu or cuda:N (for example cuda:0), got \"cuda:-1\"",
      [] { parse_device("cuda:-1"); }},
