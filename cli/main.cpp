@@ -1,6 +1,7 @@
 // everglow: reads the command line and runs one sub-command. Exit status 2 for wrong arguments, 1 for what failed later.
 #include "cli/commands.hpp"
 #include "cli/help.hpp"
+#include "cli/waits.hpp"
 
 #include <everglow/everglow.hpp>
 
@@ -52,6 +53,7 @@ int run(int argc, char** argv) {
 }  // namespace everglow::cli
 
 int main(int argc, char** argv) {
+  everglow::cli::bound_waits(argv);
   // A reader that has seen enough ends the tool without a word, as it ends any filter, even where a parent ignores the signal.
   std::signal(SIGPIPE, SIG_DFL);
   try {

@@ -160,16 +160,15 @@ TEST_F(RecurrentErrors, AWrongPackingIsRefused_sanitize) {
 }
 
 /// Runs the forward pass of a case after `spoil` has changed its tensors.
-void option_fails(const std::string& line, const std::string& text, const std::function<void(RecurrentForward&)>& spoil) {
+void option_fails(const std::string& line, const std::string& text, const std::function<void(RecurrentForward&)>& spoil,
+                  ErrorCode code = ErrorCode::invalid_argument) {
   const RecurrentProblem p(cases::parse("recurrent steps=3 batch=2 inputs=4 hidden=5 dense=1 " + line));
   const RecurrentPlan plan(p.description, p.sizes);
   const proof::RecurrentResult r = blank_result(p, plan);
   const auto weights = p.weight_views();
   RecurrentForward t = forward_tensors(p, r, weights);
   spoil(t);
-  expect_error(ErrorCode::invalid_argument, "[recurrent.forward] " + text, [&] {
-    plan.forward(t, {r.workspace.data(), r.workspace.bytes()});
-  });
+  expect_error(code, "[recurrent.forward] " + text, [&] { plan.forward(t, {r.workspace.data(), r.workspace.bytes()}); });
 }
 
 TEST(RecurrentOptionErrors, NameTheArgument_sanitize) {
@@ -178,6 +177,16 @@ TEST(RecurrentOptionErrors, NameTheArgument_sanitize) {
                [&](RecurrentForward& t) { t.c0 = state; });
   option_fails("cell=relu", "cn: expected none for a cell other than lstm, got [1, 2, 5] f32 cpu",
                [&](RecurrentForward& t) { t.cn = state; });
+  const HostTensor half(DType::f16, {1, 2, 5});
+  option_fails(
+      "dtype=bf16", "c0: expected [1, 2, 5] f32 or bf16 cpu, got [1, 2, 5] f16 cpu", [&](RecurrentForward& t) { t.c0 = half; },
+      ErrorCode::type_mismatch);
+  option_fails(
+      "dtype=bf16", "h0: expected [1, 2, 5] bf16 cpu, got [1, 2, 5] f32 cpu", [&](RecurrentForward& t) { t.h0 = state; },
+      ErrorCode::type_mismatch);
+  option_fails(
+      "", "cn: expected [1, 2, 5] f32 cpu, got [1, 2, 5] f16 cpu", [&](RecurrentForward& t) { t.cn = half; },
+      ErrorCode::type_mismatch);
   option_fails("layers=2", "h0: expected [2, 2, 5] f32 cpu, got [1, 2, 5] f32 cpu", [&](RecurrentForward& t) { t.h0 = state; });
   option_fails("resets=1", "resets: expected [3, 2] u8 cpu, got [2, 3] u8 cpu", [&](RecurrentForward& t) { t.resets = bytes; });
   option_fails("resets=1", "resets: expected a tensor, as the description says, got not given",
