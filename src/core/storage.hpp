@@ -43,12 +43,6 @@ class Storage {
     widen(row, room, n);
     return room;
   }
-  float read(const void* row, std::int64_t i) const {
-    float value = 0;
-    widen(at(row, i), &value, 1);
-    return value;
-  }
-  void write(void* row, std::int64_t i, float value) const { narrow(&value, at(row, i), 1); }
 
   /// to = from, or to + from rounded once.
   void put(const float* from, void* to, std::int64_t n, bool accumulate) const {

@@ -414,10 +414,11 @@ struct Backward {
       for (std::size_t d = 0; d < t.dweights.size(); ++d) {
         const TensorView& to = t.dweights[d].*bias;
         const Storage target(to.dtype, q.isa);
-        for (std::int64_t row = 0; to.given() && row < s.slots * s.hidden; ++row) {
-          const float sum = scratch.sums[static_cast<std::int64_t>(d) * s.gates() + s.place(row)];
-          target.put(&sum, target.at(to.data, row * to.strides[0]), 1, t.accumulate);
-        }
+        const float* sums = scratch.sums + static_cast<std::int64_t>(d) * s.gates();
+        for (std::int64_t q = 0; to.given() && q < s.slots; ++q)
+          for (std::int64_t unit = 0; unit < s.hidden; unit += cell_block)  // units of a block stand together
+            target.put(sums + s.place(q, unit), target.at(to.data, q * s.hidden + unit), std::min(cell_block, s.hidden - unit),
+                       t.accumulate);
       }
     }
   }

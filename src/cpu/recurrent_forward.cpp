@@ -43,22 +43,31 @@ ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, const Recurre
   return out;
 }
 
+/// Calls f(row, value) for the rows [begin, end) of a bias.
+template <class F>
+void for_bias(const Storage& storage, const ConstTensorView& from, std::int64_t begin, std::int64_t end, const F& f) {
+  constexpr std::int64_t part = 256;
+  float values[part];
+  for (std::int64_t first = begin; from.given() && first < end; first += part) {
+    const std::int64_t count = std::min(part, end - first);
+    storage.widen(storage.at(from.data, first), values, count);
+    for (std::int64_t i = 0; i < count; ++i) f(first + i, values[i]);
+  }
+}
+
 /// b_ih + b_hh in block order, but for the part of a GRU's b_hh that r multiplies; zero in the padding.
 void fill_bias(const ForwardScratch& to, const RecurrentShape& s, std::span<const RecurrentWeights> weights, Isa isa) {
   const Storage storage(s.dtype, isa);
+  const std::int64_t rows = s.slots * s.hidden, shared = to.inner_bias != nullptr ? 2 * s.hidden : rows;
   std::fill(to.bias, to.bias + s.row(), 0.0F);
   if (to.inner_bias != nullptr) std::fill(to.inner_bias, to.inner_bias + s.directions * s.units(), 0.0F);
   for (std::size_t d = 0; d < weights.size(); ++d) {
     const auto direction = static_cast<std::int64_t>(d);
-    const auto add = [&](const ConstTensorView& from, std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; from.given() && row < end; ++row)
-        to.bias[direction * s.gates() + s.place(row)] += storage.read(from.data, row * from.strides[0]);
-    };
-    const ConstTensorView& b_hh = weights[d].b_hh;
-    add(weights[d].b_ih, 0, s.slots * s.hidden);
-    add(b_hh, 0, to.inner_bias != nullptr ? 2 * s.hidden : s.slots * s.hidden);
-    for (std::int64_t unit = 0; to.inner_bias != nullptr && b_hh.given() && unit < s.hidden; ++unit)
-      to.inner_bias[direction * s.units() + unit] = storage.read(b_hh.data, (2 * s.hidden + unit) * b_hh.strides[0]);
+    const auto add = [&](std::int64_t row, float value) { to.bias[direction * s.gates() + s.place(row)] += value; };
+    for_bias(storage, weights[d].b_ih, 0, rows, add);
+    for_bias(storage, weights[d].b_hh, 0, shared, add);
+    for_bias(storage, weights[d].b_hh, shared, rows,
+             [&](std::int64_t row, float value) { to.inner_bias[direction * s.units() + row - shared] = value; });
   }
 }
 
