@@ -21,15 +21,12 @@ struct BackwardScratch {
   float* dh = nullptr;      // [directions, B, state], from the step after
   float* dc = nullptr;      // [directions, B, units]
   float* rows = nullptr;    // [3, directions, B, units or state], a row of dy, of dhn and of a state, where they are not f32
-  float* x = nullptr;       // [T, B, I], an f32 copy whose padding is zero, where lengths are given or x is not f32
-  float* dx = nullptr;      // [gradient_rows, I] where dx is not f32
+  std::byte* x = nullptr;   // [T, B, I], a copy in the storage type whose padding is zero, where lengths are given
   float* before = nullptr;  // [T, B, O or H], h before each step or what was projected, of one direction
   float* dw = nullptr;      // [row, I] or [gates, O] or [P, H], a weight gradient in block order
   float* sums = nullptr;    // [row]
   LoopWeights room;
 };
-
-constexpr std::int64_t gradient_rows = 256;  // of dx, made in f32 before they are rounded
 
 BackwardScratch take_backward(Arena& arena, const RecurrentShape& s, bool lengths, Isa isa) {
   BackwardScratch out;
@@ -42,10 +39,8 @@ BackwardScratch take_backward(Arena& arena, const RecurrentShape& s, bool length
   }
   out.dh = arena.take<float>(s.directions * s.batch * s.state());
   out.dc = arena.take<float>(s.directions * s.batch * s.units());
-  const bool narrow = s.dtype != DType::f32;
-  if (narrow) out.rows = arena.take<float>(3 * s.directions * s.batch * std::max(s.units(), s.state()));
-  if (lengths || narrow) out.x = arena.take<float>(s.rows() * s.inputs);
-  if (narrow) out.dx = arena.take<float>(std::min(gradient_rows, s.rows()) * s.inputs);
+  if (s.dtype != DType::f32) out.rows = arena.take<float>(3 * s.directions * s.batch * std::max(s.units(), s.state()));
+  if (lengths) out.x = arena.take<std::byte>(s.bytes(s.rows() * s.inputs));
   out.before = arena.take<float>(s.rows() * (s.projects ? std::max(s.hidden, s.outputs) : s.outputs));
   out.dw = arena.take<float>(std::max({s.row() * s.inputs, s.gates() * s.outputs, s.projects ? s.outputs * s.hidden : 0}));
   out.sums = arena.take<float>(s.row());
@@ -176,8 +171,17 @@ struct Backward {
   void reset(const LoopPart& p, std::int64_t step, bool valid, SpinBarrier& barrier) const {
     barrier.wait();  // the product reads the candidate's gradients of all units
     if (!valid) return;
-    gemm_packed(q.isa, p.rows(), s.candidate(), s.hidden, scratch.dz + gates_at(p, step, p.first_row) + s.direct(), s.row(),
-                weights.candidate_backward[p.direction], p.units.first, p.units.end, mixed(p, p.first_row), s.units(), false);
+    gemm_packed(q.isa, {.m = p.rows(),
+                        .k = s.candidate(),
+                        .n = s.hidden,
+                        .a = scratch.dz + gates_at(p, step, p.first_row) + s.direct(),
+                        .lda = s.row(),
+                        .packed = weights.candidate_backward[p.direction],
+                        .packed_type = s.dtype,
+                        .column_begin = p.units.first,
+                        .column_end = p.units.end,
+                        .c = mixed(p, p.first_row),
+                        .ldc = s.units()});
     for (std::int64_t b = p.first_row; b < p.last_row; ++b)
       if (step < length(b)) kernels.reset_gates_backward(reset_row(p, step, b));
   }
@@ -207,8 +211,17 @@ struct Backward {
     }
     barrier.wait();  // the product reads all of h
     if (!valid) return;
-    gemm_packed(q.isa, p.rows(), s.outputs, s.hidden, total(p.direction, step, p.first_row), s.directions * s.state(),
-                weights.project_backward[p.direction], p.units.first, p.units.end, out(p, p.first_row), s.units(), false);
+    gemm_packed(q.isa, {.m = p.rows(),
+                        .k = s.outputs,
+                        .n = s.hidden,
+                        .a = total(p.direction, step, p.first_row),
+                        .lda = s.directions * s.state(),
+                        .packed = weights.project_backward[p.direction],
+                        .packed_type = s.dtype,
+                        .column_begin = p.units.first,
+                        .column_end = p.units.end,
+                        .c = out(p, p.first_row),
+                        .ldc = s.units()});
   }
 
   void cell(const LoopPart& p, std::int64_t step, std::int64_t b) const {
@@ -233,9 +246,18 @@ struct Backward {
   bool carries() const { return s.cell == Cell::gru || s.cell == Cell::gru_reset_before; }
   /// dh of the step before: through R, beside what a GRU carries past its gates. It ends at a reset and in dh0.
   void multiply(const LoopPart& p, std::int64_t step) const {
-    const float* du = scratch.du + gates_at(p, step, p.first_row);
-    gemm_packed(q.isa, p.rows(), s.direct(), s.outputs, du, s.row(), weights.backward[p.direction], p.state.first, p.state.end,
-                dh(p, p.first_row), s.state(), carries());
+    gemm_packed(q.isa, {.m = p.rows(),
+                        .k = s.direct(),
+                        .n = s.outputs,
+                        .a = scratch.du + gates_at(p, step, p.first_row),
+                        .lda = s.row(),
+                        .packed = weights.backward[p.direction],
+                        .packed_type = s.dtype,
+                        .column_begin = p.state.first,
+                        .column_end = p.state.end,
+                        .c = dh(p, p.first_row),
+                        .ldc = s.state(),
+                        .accumulate = carries()});
     if (!t.resets.given() && !t.dh0.given()) return;
     for (std::int64_t b = p.first_row; b < p.last_row; ++b) {
       if (step >= length(b)) continue;
@@ -264,13 +286,13 @@ struct Backward {
   // ---- the products over all steps ----
 
   void clean_inputs() const {
+    const std::int64_t bytes = s.bytes(s.inputs);
     parallel_ranges(q.threads, s.rows(), 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        float* to = scratch.x + row * s.inputs;
         if (row / s.batch < length(row % s.batch))
-          storage.widen(row_of(t.x, row / s.batch, row % s.batch), to, s.inputs);
+          std::copy_n(row_of(t.x, row / s.batch, row % s.batch), bytes, scratch.x + row * bytes);
         else
-          std::fill(to, to + s.inputs, 0.0F);
+          std::fill_n(scratch.x + row * bytes, bytes, std::byte{0});
       }
     });
   }
@@ -331,8 +353,7 @@ struct Backward {
   void input_weights() const {
     if (!wanted(&RecurrentWeightGradients::w_ih)) return;
     if (scratch.x != nullptr) clean_inputs();
-    const StepRows given = step_rows("recurrent.backward", "x", t.x);
-    const StepRows rows = scratch.x != nullptr ? StepRows{s.inputs, true} : given;
+    const StepRows rows = scratch.x != nullptr ? StepRows{s.inputs, true} : step_rows(t.x);
     const std::int64_t parts = rows.folds ? 1 : s.steps, k = s.rows() / parts;
     for (std::int64_t part = 0; part < parts; ++part)
       gemm({.transpose_a = true,
@@ -341,11 +362,12 @@ struct Backward {
             .k = k,
             .a = scratch.dz + part * k * s.row(),
             .lda = s.row(),
-            .b = scratch.x != nullptr ? scratch.x : reinterpret_cast<const float*>(row_of(t.x, part, 0)),
+            .b = scratch.x != nullptr ? scratch.x : row_of(t.x, part, 0),
             .ldb = rows.stride,
             .c = scratch.dw,
             .ldc = s.inputs,
-            .accumulate = part > 0},
+            .accumulate = part > 0,
+            .b_type = s.dtype},
            context());
     for (std::size_t d = 0; d < t.dweights.size(); ++d)
       deliver(t.dweights[d].w_ih, scratch.dw + static_cast<std::int64_t>(d) * s.gates() * s.inputs);
@@ -425,41 +447,24 @@ struct Backward {
 
   void inputs() const {
     if (!t.dx.given()) return;
-    if (storage.is_f32())
-      inputs_in_place();
-    else
-      inputs_by_blocks();
-    for (std::int64_t b = 0; b < s.batch; ++b)  // zero even where a weight is not finite
-      for (std::int64_t step = length(b); step < s.steps; ++step)
-        std::fill_n(row_of(t.dx, step, b), static_cast<std::size_t>(s.inputs) * size_of(s.dtype), std::byte{0});
-  }
-  void input_product(std::int64_t first, std::int64_t rows, float* to, std::int64_t stride) const {
-    gemm({.m = rows,
-          .n = s.inputs,
-          .k = s.row(),
-          .a = scratch.dz + first * s.row(),
-          .lda = s.row(),
-          .b = weights.w_ih,
-          .ldb = s.inputs,
-          .c = to,
-          .ldc = stride},
-         context());
-  }
-  void inputs_in_place() const {
-    const StepRows rows = step_rows("recurrent.backward", "dx", t.dx);
+    const StepRows rows = step_rows(t.dx);
     const std::int64_t parts = rows.folds ? 1 : s.steps, m = s.rows() / parts;
     for (std::int64_t part = 0; part < parts; ++part)
-      input_product(part * m, m, reinterpret_cast<float*>(row_of(t.dx, part, 0)), rows.stride);
-  }
-  void inputs_by_blocks() const {
-    for (std::int64_t first = 0; first < s.rows(); first += gradient_rows) {
-      const std::int64_t count = std::min(gradient_rows, s.rows() - first);
-      input_product(first, count, scratch.dx, s.inputs);
-      parallel_ranges(q.threads, count, 16, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row)
-          storage.narrow(scratch.dx + row * s.inputs, row_of(t.dx, (first + row) / s.batch, (first + row) % s.batch), s.inputs);
-      });
-    }
+      gemm({.m = m,
+            .n = s.inputs,
+            .k = s.row(),
+            .a = scratch.dz + part * m * s.row(),
+            .lda = s.row(),
+            .b = weights.w_ih,
+            .ldb = s.inputs,
+            .c = row_of(t.dx, part, 0),
+            .ldc = rows.stride,
+            .b_type = s.dtype,
+            .c_type = s.dtype},
+           context());
+    for (std::int64_t b = 0; b < s.batch; ++b)  // zero even where a weight is not finite
+      for (std::int64_t step = length(b); step < s.steps; ++step)
+        std::fill_n(row_of(t.dx, step, b), s.bytes(s.inputs), std::byte{0});
   }
 };
 

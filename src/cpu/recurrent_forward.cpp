@@ -20,15 +20,12 @@ struct ForwardScratch {
   float* out = nullptr;         // [directions, B, units], what goes into a projection
   float* h = nullptr;           // [2, directions, B, state], before and after a step in turn
   float* c = nullptr;           // [directions, B, units]
-  float* x = nullptr;           // [threads, input_tile, I], rows of x where they are not f32
   LoopWeights room;
 };
 
-constexpr std::int64_t input_tile = 64;  // rows of x that stay in the first cache while all columns pass
-
-ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, const RecurrentQuery& q) {
+ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, bool training, Isa isa) {
   ForwardScratch out;
-  if (!q.description.training) out.kept.gates = arena.take<float>(s.rows() * s.row());
+  if (!training) out.kept.gates = arena.take<float>(s.rows() * s.row());
   out.bias = arena.take<float>(s.row());
   if (s.cell == Cell::gru) {
     out.inner_bias = arena.take<float>(s.directions * s.units());
@@ -38,8 +35,7 @@ ForwardScratch take_forward(Arena& arena, const RecurrentShape& s, const Recurre
   if (s.projects) out.out = arena.take<float>(s.directions * s.batch * s.units());
   out.h = arena.take<float>(2 * s.directions * s.batch * s.state());
   out.c = arena.take<float>(s.directions * s.batch * s.units());
-  if (s.dtype != DType::f32) out.x = arena.take<float>(q.threads * input_tile * s.inputs);
-  out.room = take_weights(arena, s, q.isa);
+  out.room = take_weights(arena, s, isa);
   return out;
 }
 
@@ -75,51 +71,53 @@ void fill_bias(const ForwardScratch& to, const RecurrentShape& s, std::span<cons
 constexpr std::int64_t packed_rows = 128;
 
 bool library_serves_inputs(const RecurrentQuery& q, const RecurrentShape& s) {
-  return !q.options.deterministic && has_onednn() && s.dtype == DType::f32 && s.rows() >= packed_rows;
+  return !q.options.deterministic && has_onednn() && onednn_multiplies(s.dtype) && s.rows() >= packed_rows;
 }
 
 /// gates = x w_ihᵀ by our own micro-kernel: the same bits whatever the rows and threads.
-void packed_inputs(const RecurrentQuery& q, const RecurrentShape& s, const ConstTensorView& x, const LoopWeights& w,
-                   const ForwardScratch& scratch) {
-  const Storage storage(s.dtype, q.isa);
-  const std::int64_t stride = storage.is_f32() ? step_rows("recurrent.forward", "x", x).stride : s.inputs;
-  const std::int64_t panel = packed_panel_columns(q.isa);
-  const std::int64_t row_tiles = (s.batch + input_tile - 1) / input_tile, tiles = s.steps * row_tiles;
+void packed_inputs(const RecurrentQuery& q, const RecurrentShape& s, const ConstTensorView& x, const LoopWeights& w, float* gates) {
+  constexpr std::int64_t tile = 64;  // rows of x that stay in the first cache while all columns pass
+  const std::int64_t stride = step_rows(x).stride, panel = packed_panel_columns(q.isa);
+  const std::int64_t row_tiles = (s.batch + tile - 1) / tile, tiles = s.steps * row_tiles;
   const bool small = s.rows() * s.row() * s.inputs < 1'000'000;
   const int threads = small ? 1 : q.threads;
   const std::int64_t columns = tiles >= threads ? 1 : threads;  // parts of the columns
-  const std::int64_t panels = (s.row() + panel - 1) / panel, tasks = tiles * columns;
-  parallel_tasks(threads, threads, [&](std::int64_t worker) {
-    float* room = scratch.x + worker * input_tile * s.inputs;
-    for (std::int64_t task = tasks * worker / threads; task < tasks * (worker + 1) / threads; ++task) {
-      const std::int64_t step = task / columns / row_tiles, part = task % columns;
-      const std::int64_t first = task / columns % row_tiles * input_tile, rows = std::min(input_tile, s.batch - first);
-      const std::int64_t begin = std::min(panels * part / columns * panel, s.row());
-      const std::int64_t end = std::min(panels * (part + 1) / columns * panel, s.row());
-      for (std::int64_t row = 0; row < rows && !storage.is_f32(); ++row)
-        storage.widen(row_of(x, step, first + row), room + row * s.inputs, s.inputs);
-      const float* from = storage.is_f32() ? reinterpret_cast<const float*>(row_of(x, step, first)) : room;
-      gemm_packed(q.isa, rows, s.inputs, s.row(), from, stride, w.w_ih_packed, begin, end,
-                  scratch.kept.gates + (step * s.batch + first) * s.row(), s.row(), false);
-    }
+  const std::int64_t panels = (s.row() + panel - 1) / panel;
+  parallel_tasks(threads, tiles * columns, [&](std::int64_t task) {
+    const std::int64_t step = task / columns / row_tiles, part = task % columns;
+    const std::int64_t first = task / columns % row_tiles * tile;
+    gemm_packed(q.isa, {.m = std::min(tile, s.batch - first),
+                        .k = s.inputs,
+                        .n = s.row(),
+                        .a = row_of(x, step, first),
+                        .a_type = s.dtype,
+                        .lda = stride,
+                        .packed = w.w_ih_packed,
+                        .packed_type = s.dtype,
+                        .column_begin = std::min(panels * part / columns * panel, s.row()),
+                        .column_end = std::min(panels * (part + 1) / columns * panel, s.row()),
+                        .c = gates + (step * s.batch + first) * s.row(),
+                        .ldc = s.row()});
   });
 }
 
 void library_inputs(const RecurrentQuery& q, const RecurrentShape& s, const ConstTensorView& x, const LoopWeights& w,
                     float* gates) {
-  const StepRows rows = step_rows("recurrent.forward", "x", x);
+  const StepRows rows = step_rows(x);
   const std::int64_t parts = rows.folds ? 1 : s.steps, m = s.rows() / parts;
   for (std::int64_t part = 0; part < parts; ++part)
     gemm({.transpose_b = true,
           .m = m,
           .n = s.row(),
           .k = s.inputs,
-          .a = reinterpret_cast<const float*>(row_of(x, part, 0)),
+          .a = row_of(x, part, 0),
           .lda = rows.stride,
           .b = w.w_ih,
           .ldb = s.inputs,
           .c = gates + part * m * s.row(),
-          .ldc = s.row()},
+          .ldc = s.row(),
+          .a_type = s.dtype,
+          .b_type = s.dtype},
          {.threads = q.threads, .isa = q.isa, .library = true});
 }
 
@@ -220,9 +218,18 @@ struct ForwardLoop {
       if (step < length(b)) kernels.reset_gates(reset_row(p, step, b, parity));
     barrier.wait();  // the product reads r h of all units
     if (valid && has_products(p, step))
-      gemm_packed(q.isa, p.rows(), s.hidden, s.candidate(), mixed(p, p.first_row), s.units(),
-                  weights.candidate_forward[p.direction], p.first_unit(), p.last_block * cell_block,
-                  gates_of(p, step, p.first_row) + s.direct(), s.row(), true);
+      gemm_packed(q.isa, {.m = p.rows(),
+                          .k = s.hidden,
+                          .n = s.candidate(),
+                          .a = mixed(p, p.first_row),
+                          .lda = s.units(),
+                          .packed = weights.candidate_forward[p.direction],
+                          .packed_type = s.dtype,
+                          .column_begin = p.first_unit(),
+                          .column_end = p.last_block * cell_block,
+                          .c = gates_of(p, step, p.first_row) + s.direct(),
+                          .ldc = s.row(),
+                          .accumulate = true});
   }
 
   void plain(const LoopPart& p, std::int64_t step, std::int64_t b, std::int64_t parity) const {
@@ -266,8 +273,17 @@ struct ForwardLoop {
   void project(const LoopPart& p, std::int64_t step, std::int64_t parity, bool valid, SpinBarrier& barrier) const {
     barrier.wait();  // the product reads all units
     if (!valid) return;
-    gemm_packed(q.isa, p.rows(), s.hidden, s.outputs, out(p, p.first_row), s.units(), weights.project_forward[p.direction],
-                p.state.first, p.state.end, h(1 - parity, p, p.first_row), s.state(), false);
+    gemm_packed(q.isa, {.m = p.rows(),
+                        .k = s.hidden,
+                        .n = s.outputs,
+                        .a = out(p, p.first_row),
+                        .lda = s.units(),
+                        .packed = weights.project_forward[p.direction],
+                        .packed_type = s.dtype,
+                        .column_begin = p.state.first,
+                        .column_end = p.state.end,
+                        .c = h(1 - parity, p, p.first_row),
+                        .ldc = s.state()});
     for (std::int64_t b = p.first_row; b < p.last_row; ++b)
       if (step < length(b)) emit(p, step, b, parity);
   }
@@ -284,10 +300,18 @@ struct ForwardLoop {
   /// R h of all rows of a part: a GRU's stands alone, the others' is added to W x.
   void multiply(const LoopPart& p, std::int64_t step, std::int64_t parity) const {
     const bool apart = s.cell == Cell::gru;
-    float* to = apart ? products(p, p.first_row) : gates_of(p, step, p.first_row);
-    gemm_packed(q.isa, p.rows(), s.outputs, s.direct(), h(parity, p, p.first_row), s.state(), weights.forward[p.direction],
-                s.direct_slots() * p.first_unit(), s.direct_slots() * p.last_block * cell_block, to, apart ? s.gates() : s.row(),
-                !apart);
+    gemm_packed(q.isa, {.m = p.rows(),
+                        .k = s.outputs,
+                        .n = s.direct(),
+                        .a = h(parity, p, p.first_row),
+                        .lda = s.state(),
+                        .packed = weights.forward[p.direction],
+                        .packed_type = s.dtype,
+                        .column_begin = s.direct_slots() * p.first_unit(),
+                        .column_end = s.direct_slots() * p.last_block * cell_block,
+                        .c = apart ? products(p, p.first_row) : gates_of(p, step, p.first_row),
+                        .ldc = apart ? s.gates() : s.row(),
+                        .accumulate = !apart});
   }
 
   void operator()(const LoopPart& p, SpinBarrier& barrier) const {
@@ -313,14 +337,14 @@ struct ForwardLoop {
 
 std::size_t recurrent_forward_bytes(const RecurrentQuery& q) {
   Arena arena;
-  take_forward(arena, shape_of(q.description, q.sizes.steps, q.sizes.batch), q);
+  take_forward(arena, shape_of(q.description, q.sizes.steps, q.sizes.batch), q.description.training, q.isa);
   return arena.bytes();
 }
 
 void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void* workspace) {
   const RecurrentShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
   Arena arena(workspace), reserve(t.reserve.data);
-  ForwardScratch scratch = take_forward(arena, s, q);
+  ForwardScratch scratch = take_forward(arena, s, q.description.training, q.isa);
   if (q.description.training) scratch.kept = take_reserve(reserve, s);
   const bool library = library_serves_inputs(q, s);
   const LoopWeights weights = weights_of_run(scratch.room, s, t.weights, t.packed,
@@ -329,7 +353,7 @@ void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void*
   if (library)
     library_inputs(q, s, t.x, weights, scratch.kept.gates);
   else
-    packed_inputs(q, s, t.x, weights, scratch);
+    packed_inputs(q, s, t.x, weights, scratch.kept.gates);
   run_loop(s, q.threads, forward_grain(s, q.isa), ForwardLoop{q, t, s, scratch, weights, cell_kernels(q.isa)});
 }
 

@@ -1,6 +1,7 @@
 // How the stepwise row lays out weights, gates and states of one layer: hidden units are padded to blocks of 16
 // (isa/recurrent_cells.hpp), the rows of the weights are reordered to blocks of all gates, and both directions of a step stand side
-// by side.
+// by side. Gates and states are f32; weights keep their storage type until a product reads them, and x, y and dy are converted
+// where a row of them is read or written.
 #pragma once
 
 #include "core/arena.hpp"
@@ -26,6 +27,7 @@ struct RecurrentShape {
   std::int64_t gates() const { return slots * units(); }
   std::int64_t row() const { return directions * gates(); }  // gates of both directions
   std::int64_t rows() const { return steps * batch; }
+  std::int64_t bytes(std::int64_t elements) const { return elements * static_cast<std::int64_t>(size_of(dtype)); }
   /// Gates whose product is of h itself: all, but for the n of a GRU that resets before the product, which stands behind them.
   std::int64_t direct_slots() const { return cell == Cell::gru_reset_before ? 2 : slots; }
   std::int64_t direct() const { return direct_slots() * units(); }
@@ -41,16 +43,16 @@ struct RecurrentShape {
 
 RecurrentShape shape_of(const RecurrentDescription& description, std::int64_t steps, std::int64_t batch);
 
-/// Weights in block order, as forward and backward read them; padding is zero. In the caller's packed bytes or in the workspace.
+/// Weights in block order and their storage type, as forward and backward read them; padding is zero. In the caller's packed bytes
+/// or in the workspace.
 struct LoopWeights {
-  float* w_ih = nullptr;                            // [row, I]
+  std::byte* w_ih = nullptr;                        // [row, I]
   void* w_ih_packed = nullptr;                      // w_ihᵀ for gemm_packed
-  float* w_hh = nullptr;                            // [row, O]
+  std::byte* w_hh = nullptr;                        // [row, O]
   void* forward[2] = {nullptr, nullptr};            // w_hhᵀ of each direction for gemm_packed, of the direct gates
   void* backward[2] = {nullptr, nullptr};           // w_hh
   void* candidate_forward[2] = {nullptr, nullptr};  // the same of the others
   void* candidate_backward[2] = {nullptr, nullptr};
-  float* w_hr = nullptr;                           // [directions, P, H] where the caller's is not f32
   void* project_forward[2] = {nullptr, nullptr};   // w_hrᵀ
   void* project_backward[2] = {nullptr, nullptr};  // w_hr
 };
@@ -76,12 +78,12 @@ LoopReserve take_reserve(Arena& arena, const RecurrentShape& shape);
 /// Blocks that slices of units are multiples of in the forward loop, so that slices of every product are whole panels.
 std::int64_t forward_grain(const RecurrentShape& shape, Isa isa);
 
-/// Rows of x or dx as one matrix where the strides allow, else as one matrix a step. Throws where rows overlap.
+/// Rows of x or dx as one matrix where the strides allow, else as one matrix a step.
 struct StepRows {
   std::int64_t stride = 0;
   bool folds = false;
 };
-StepRows step_rows(std::string_view where, std::string_view argument, const ConstTensorView& view);  // [T, B, n]
+StepRows step_rows(const ConstTensorView& view);  // [T, B, n]
 
 inline const CellKernels& cell_kernels(Isa isa) {
   return select(isa, portable::cell_kernels, avx2::cell_kernels, avx512::cell_kernels);

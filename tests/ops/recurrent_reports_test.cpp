@@ -165,6 +165,38 @@ TEST(RecurrentReports, StatesOfAnyStride_sanitize) {
   });
 }
 
+/// One row for the whole batch, and steps that stand in memory from the last to the first.
+TEST(RecurrentReports, SequencesOfAnyStride_sanitize) {
+  const auto backwards = [](TensorView view) {
+    const std::int64_t bytes = view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype));
+    view.data = static_cast<std::byte*>(view.data) + (view.shape[0] - 1) * bytes;
+    view.strides[0] = -view.strides[0];
+    return view;
+  };
+  for_all("steps=4 batch=3 inputs=5 hidden=6", [&](const RecurrentProblem& p, const PlanOptions& options) {
+    HostTensor x = p.x;
+    for (std::int64_t i = 0; i < 4 * 3 * 5; ++i) x.put(i, x.at(i / 15 * 15 + i % 5));
+    const RecurrentResult expected = proof::run_recurrent(p, options);
+    const RecurrentPlan plan(p.description, p.sizes, Device::cpu(), options);
+    RecurrentResult r = proof::blank_result(p, plan);
+    const auto weights = p.weight_views();
+    const auto gradients = proof::gradient_views(r);
+    RecurrentForward forward = proof::forward_tensors(p, r, weights);
+    forward.x.strides[1] = 0, forward.y = backwards(r.y);
+    plan.forward(forward, {r.workspace.data(), r.workspace.bytes()});
+    RecurrentBackward backward = proof::backward_tensors(p, r, weights, gradients);
+    backward.x = forward.x, backward.y = forward.y, backward.dx = backwards(r.dx);
+    plan.backward(backward, {r.workspace.data(), r.workspace.bytes()});
+    for (std::int64_t i = 0; i < 4 * 3 * p.width(); ++i) {
+      const std::int64_t row = 3 * p.width();
+      ASSERT_EQ(r.y.at((3 - i / row) * row + i % row), expected.y.at(i));
+    }
+    for (std::int64_t i = 0; i < 4 * 15; ++i) ASSERT_EQ(r.dx.at((3 - i / 15) * 15 + i % 15), expected.dx.at(i));
+    expect_equal(r.hn, expected.hn, "hn"), expect_equal(r.dweights[0].w_ih, expected.dweights[0].w_ih, "w_ih");
+    expect_equal(r.dweights[0].w_hh, expected.dweights[0].w_hh, "w_hh");
+  });
+}
+
 /// pytorch#65688, pytorch#86457, pytorch#2343, pytorch#39311: plain weights are read at each run; mxnet#16037: packed ones are
 /// those that were packed, until they are packed again.
 TEST(RecurrentReports, ChangedWeights_sanitize) {
