@@ -56,7 +56,8 @@ struct AttentionForward {
   ConstTensorView alibi_slopes{};           // f32 [Hq] or [B, Hq]
   ConstTensorView bias{};                   // [1|B, 1|Hq, Sq, Sk]
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
-  TensorView status{};  // u32 [1] in an i32 view; a run only ORs into it (check_status)
+  ConstTensorView dropout_state{};  // i64 [2]: seed and offset in the layer's memory, in place of the two numbers
+  TensorView status{};              // u32 [1] in an i32 view; a run only ORs into it (check_status)
 };
 
 struct AttentionBackward {
@@ -67,12 +68,14 @@ struct AttentionBackward {
   TensorView dq{}, dk{}, dv{};  // as q, k, v; not given: not computed
   TensorView dbias{};           // as bias
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
+  ConstTensorView dropout_state{};  // i64 [2]: seed and offset in the layer's memory, in place of the two numbers
   TensorView status{};
 };
 
 /// Plan of an attention layer. Any size may be 0: with head_dim 0 every score is 0 before bias and ALiBi. A row with no key gives output 0 and LSE -inf. LSE and its gradient are f32, beside f64 tensors f64.
 /// What is written must be apart from everything else of the call; heads that interleave in one matrix are. On a CPU a length out
-/// of range throws before anything is written. Without dropout the seed and offset must be 0.
+/// of range throws before anything is written. Without dropout the seed and offset must be 0 and
+/// their view absent.
 class EVERGLOW_API AttentionPlan {
  public:
   AttentionPlan(const AttentionDescription& description, const AttentionSizes& sizes,

@@ -30,6 +30,7 @@ struct PointwiseRun {
   ConstTensorView b{};                                 // as a
   TensorView y{};                                      // as a; may be a or b
   std::uint64_t dropout_seed = 0, dropout_offset = 0;  // 0 for an operation other than dropout
+  ConstTensorView dropout_state{};  // i64 [2]: seed and offset in the layer's memory, in place of the two numbers
 };
 
 /// Plan of an elementwise operation. y may be a or b (the same memory, dtype and strides); any other overlap with them throws, as

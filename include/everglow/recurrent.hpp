@@ -72,7 +72,8 @@ struct RecurrentForward {
   ConstTensorView resets{};
   const PackedWeights* packed = nullptr;
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
-  TensorView status{};  // u32 [1] in an i32 view; a run only ORs into it (check_status)
+  ConstTensorView dropout_state{};  // i64 [2]: seed and offset in the layer's memory, in place of the two numbers
+  TensorView status{};              // u32 [1] in an i32 view; a run only ORs into it (check_status)
 };
 
 /// dy, dhn, dcn not given: zero. A gradient that is not given is not computed. Padding of x, y and dy never matters.
@@ -89,14 +90,15 @@ struct RecurrentBackward {
   std::span<const RecurrentWeightGradients> dweights{};  // empty: none
   const PackedWeights* packed = nullptr;
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
-  bool accumulate = false;  // add into the weight gradients
+  ConstTensorView dropout_state{};  // i64 [2]: seed and offset in the layer's memory, in place of the two numbers
+  bool accumulate = false;          // add into the weight gradients
   TensorView status{};
 };
 
 /// Plan of a recurrent layer. A run may bring fewer steps and rows than the plan's sizes. With one step it is a streaming step:
 /// pass hn, cn back as h0, c0 (in other memory), and with `deterministic` the bits are those of the whole sequence on every row of
-/// ours. What is written must be apart from everything else of the call. On a CPU a length
-/// out of range throws before anything is written. Without dropout the seed and offset must be 0.
+/// ours. What is written must be apart from everything else of the call. On a CPU a length out of range throws before anything is
+/// written. Without dropout the seed and offset must be 0 and their view absent.
 class EVERGLOW_API RecurrentPlan {
  public:
   RecurrentPlan(const RecurrentDescription& description, const RecurrentSizes& sizes,

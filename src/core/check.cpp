@@ -211,9 +211,17 @@ void require_bytes(std::string_view where, std::string_view argument, const Cons
           ": expected an address that is a multiple of 64 bytes");
 }
 
-void require_no_seed(std::string_view where, std::uint64_t seed, std::uint64_t offset) {
-  require(seed == 0 && offset == 0, ErrorCode::invalid_argument, where,
-          "dropout_seed, dropout_offset: expected 0 for an operation that drops nothing, got ", seed, " and ", offset);
+void require_dropout(std::string_view where, bool drops, const DropoutSource& source, Device device) {
+  const bool numbers = source.seed != 0 || source.offset != 0;
+  require(drops || !numbers, ErrorCode::invalid_argument, where,
+          "dropout_seed, dropout_offset: expected 0 for an operation that drops nothing, got ", source.seed, " and ",
+          source.offset);
+  if (!source.state.given()) return;
+  require(drops, ErrorCode::invalid_argument, where, "dropout_state: expected none for an operation that drops nothing, got ",
+          to_string(source.state));
+  require_tensor(where, "dropout_state", source.state, {2}, DType::i64, device);
+  require(!numbers, ErrorCode::invalid_argument, where, "dropout_seed, dropout_offset: expected 0 beside a dropout_state, got ",
+          source.seed, " and ", source.offset);
 }
 
 void require_workspace(std::string_view where, const Workspace& workspace, std::size_t bytes) {

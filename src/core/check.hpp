@@ -53,8 +53,24 @@ void require_all_apart(std::string_view where, std::span<const NamedView> writte
 /// Packed weights or a reserve: at least so many bytes on an address that is a multiple of 64.
 void require_bytes(std::string_view where, std::string_view argument, const ConstTensorView& view, std::size_t least,
                    Device device);
-/// A run that drops nothing must not bring a seed or an offset.
-void require_no_seed(std::string_view where, std::uint64_t seed, std::uint64_t offset);
+/// Where the random numbers of dropout come from: two numbers, or `dropout_state`, i64 [2] on the device, and not both. A run that
+/// drops nothing must bring neither.
+struct DropoutSource {
+  std::uint64_t seed = 0, offset = 0;
+  ConstTensorView state{};
+};
+void require_dropout(std::string_view where, bool drops, const DropoutSource& source, Device device);
+/// The tensors of a checked run on a CPU with seed and offset as numbers. A row never sees dropout_state there.
+template <class Tensors>
+Tensors with_dropout_numbers(const Tensors& tensors) {
+  Tensors out = tensors;
+  if (!out.dropout_state.given()) return out;
+  const auto* state = static_cast<const std::int64_t*>(out.dropout_state.data);
+  out.dropout_seed = static_cast<std::uint64_t>(state[0]);
+  out.dropout_offset = static_cast<std::uint64_t>(state[out.dropout_state.strides[0]]);
+  out.dropout_state = {};
+  return out;
+}
 /// All dimensions but the last as one, [rows, columns]. Throws where the strides of the leading dimensions do not fold.
 ConstTensorView folded(std::string_view where, std::string_view argument, const ConstTensorView& view);
 TensorView folded(std::string_view where, std::string_view argument, const TensorView& view);

@@ -19,11 +19,13 @@ struct Elementwise {
   PlanOptions options;
   PointwisePlan plan{description, sizes};
   TensorView a = pool.tensor(DType::f32, {3, 4}), b = pool.tensor(DType::f32, {3, 4}), y = pool.tensor(DType::f32, {3, 4});
+  TensorView seed = pool.tensor(DType::i64, {2});
   PointwiseRun tensors{.a = a, .b = b, .y = y};
   Stream stream;
 
   Elementwise() { std::memset(a.data, 0, 48), std::memset(b.data, 0, 48); }
   void make(const PointwiseDescription& other) { plan = PointwisePlan(other, sizes); }
+  void drop() { make({.operation = Pointwise::dropout, .dropout = 0.5F}); }
   void call(std::string_view where) {
     if (where == "pointwise.plan") PointwisePlan(description, sizes, Device::cpu(), options);
     if (where == "pointwise.run") plan.run(tensors, {}, stream);
@@ -92,6 +94,27 @@ constexpr test::BadCall<Elementwise> elementwise[] = {
     {"a seed without dropping", "pointwise.run", invalid,
      "dropout_seed, dropout_offset: expected 0 for an operation that drops nothing, got 3 and 0",
      [](Elementwise& w) { w.tensors.dropout_seed = 3; }},
+    {"a seed in memory without dropping", "pointwise.run", invalid,
+     "dropout_state: expected none for an operation that drops nothing, got [2] i64 cpu",
+     [](Elementwise& w) { w.tensors.dropout_state = w.seed; }},
+    {"a seed in memory beside a number", "pointwise.run", invalid,
+     "dropout_seed, dropout_offset: expected 0 beside a dropout_state, got 3 and 0",
+     [](Elementwise& w) {
+       w.drop();
+       w.tensors.dropout_seed = 3, w.tensors.dropout_state = w.seed;
+     }},
+    {"a seed in memory of another dtype", "pointwise.run", mismatch, "dropout_state: expected [2] i64 cpu, got [2] i32 cpu",
+     [](Elementwise& w) {
+       w.drop();
+       w.tensors.dropout_state = w.seed;
+       w.tensors.dropout_state.dtype = DType::i32;
+     }},
+    {"y over the seed in memory", "pointwise.run", invalid, "y: expected memory apart from dropout_state, got an overlap",
+     [](Elementwise& w) {
+       w.drop();
+       w.tensors.dropout_state = w.seed;
+       w.tensors.dropout_state.data = w.y.data;
+     }},
     {"stream of another device", "pointwise.run", mismatch, "stream: expected one of cpu, got one of cuda:0",
      [](Elementwise& w) { w.stream.device = Device::cuda(0); }},
 };

@@ -53,6 +53,68 @@ TEST(Dropout, ForwardAndGradientUseOneMask) {
   }
 }
 
+/// Seed and offset in memory are the numbers that stand there when the run begins, whatever the stride.
+TEST(Dropout, SeedAndOffsetMayLieInMemory_sanitize) {
+  HostTensor state(DType::i64, {2}), wide(DType::i64, {2, 3});
+  state.put(0, 77), state.put(1, 12), wide.put(0, 77), wide.put(3, 12);
+  ConstTensorView strided = wide;
+  strided.rank = 1;
+  HostTensor x(DType::f32, {1, 9, 2, 8}), numbers(DType::f32, {1, 9, 2, 8}), memory(DType::f32, {1, 9, 2, 8});
+  x.uniform(1, -1, 1);
+  const AttentionPlan attention({.heads = 2, .head_dim = 8, .dropout = 0.5F}, {.batch = 1, .queries = 9, .keys = 9});
+  const test::Scratch scratch(attention.workspace_bytes());
+  const Workspace workspace(scratch.data(), scratch.bytes());
+  attention.forward({.q = x, .k = x, .v = x, .o = numbers, .dropout_seed = 77, .dropout_offset = 12}, workspace);
+  for (const ConstTensorView& view : {ConstTensorView(state), strided}) {
+    memory.poison();
+    attention.forward({.q = x, .k = x, .v = x, .o = memory, .dropout_state = view}, workspace);
+    EXPECT_EQ(memory.values(), numbers.values());
+    const auto plan = dropout_plan("cpu.pointwise", 0.5F, 144);
+    HostTensor a(DType::f32, {144}), b(DType::f32, {144});
+    plan.run({.a = x.view().reshaped({144}), .y = a, .dropout_seed = 77, .dropout_offset = 12});
+    plan.run({.a = x.view().reshaped({144}), .y = b, .dropout_state = view});
+    EXPECT_EQ(a.values(), b.values());
+  }
+}
+
+TEST(Dropout, SeedAndOffsetOfARecurrentStackMayLieInMemory_sanitize) {
+  HostTensor state(DType::i64, {2}), x(DType::f32, {5, 3, 4}), numbers(DType::f32, {5, 3, 4}), memory(DType::f32, {5, 3, 4});
+  HostTensor dy(DType::f32, {5, 3, 4}), dx(DType::f32, {5, 3, 4}), other(DType::f32, {5, 3, 4}), w(DType::f32, {4, 4});
+  state.put(0, 77), state.put(1, 12);
+  x.uniform(1, -1, 1), dy.uniform(2, -1, 1), w.uniform(3, -1, 1);
+  const RecurrentPlan plan({.cell = Cell::tanh, .inputs = 4, .hidden = 4, .layers = 2, .dropout = 0.5F, .training = true},
+                           {.steps = 5, .batch = 3});
+  const test::Scratch scratch(plan.workspace_bytes()), reserve(plan.reserve_bytes());
+  const TensorView kept(reserve.data(), DType::u8, {static_cast<std::int64_t>(reserve.bytes())});
+  const std::vector<RecurrentWeights> weights(2, {.w_ih = w, .w_hh = w});
+  const auto run = [&](HostTensor& y, HostTensor& gradient, std::uint64_t seed, std::uint64_t offset, const ConstTensorView& view) {
+    plan.forward({.x = x,
+                  .weights = weights,
+                  .y = y,
+                  .reserve = kept,
+                  .dropout_seed = seed,
+                  .dropout_offset = offset,
+                  .dropout_state = view},
+                 {scratch.data(), scratch.bytes()});
+    plan.backward({.x = x,
+                   .weights = weights,
+                   .y = y,
+                   .reserve = kept,
+                   .dy = dy,
+                   .dx = gradient,
+                   .dropout_seed = seed,
+                   .dropout_offset = offset,
+                   .dropout_state = view},
+                  {scratch.data(), scratch.bytes()});
+  };
+  run(numbers, dx, 77, 12, {});
+  run(memory, other, 0, 0, state);
+  EXPECT_EQ(memory.values(), numbers.values());
+  EXPECT_EQ(dx.values(), other.values());
+  run(memory, other, 78, 12, {});
+  EXPECT_NE(memory.values(), numbers.values());
+}
+
 TEST(Dropout, KeepsTheShareThatWasAskedFor) {
   // n independent draws with probability p of dropping: the count is binomial, so six standard deviations, 6 sqrt(n p (1 - p)), are
   // passed once in 5e8 runs; floor(p 2^32) shifts p by less than 2^-32.

@@ -132,7 +132,7 @@ class Checks {
     lengths("key_lengths", d.key_lengths, t_.key_lengths, keys);
     slopes();
     bias("bias", t_.bias, d.bias);
-    if (d.dropout == 0) require_no_seed(where_, t_.dropout_seed, t_.dropout_offset);
+    require_dropout(where_, d.dropout != 0, {t_.dropout_seed, t_.dropout_offset, t_.dropout_state}, query_.device.device);
     require_optional(where_, "status", t_.status, {1}, DType::i32, query_.device.device);
   }
 
@@ -173,7 +173,8 @@ class Checks {
                                 named("cu_queries", t_.cu_queries),
                                 named("cu_keys", t_.cu_keys),
                                 named("alibi_slopes", t_.alibi_slopes),
-                                named("bias", t_.bias)};
+                                named("bias", t_.bias),
+                                named("dropout_state", t_.dropout_state)};
     read.insert(read.end(), also_read);
     require_all_apart(where_, std::span(written.begin(), written.size()), read);
   }

@@ -62,7 +62,8 @@ void check(const PointwiseQuery& query, const PointwiseRun& t) {
   } else {
     require(!t.b.given(), ErrorCode::invalid_argument, where, "b: expected none for this operation, got ", to_string(t.b));
   }
-  if (op != Pointwise::dropout) require_no_seed(where, t.dropout_seed, t.dropout_offset);
+  require_dropout(where, op == Pointwise::dropout, {t.dropout_seed, t.dropout_offset, t.dropout_state}, device);
+  if (t.dropout_state.given()) require_apart(where, "y", t.y, "dropout_state", t.dropout_state);
 }
 
 }  // namespace everglow::pointwise

@@ -36,7 +36,8 @@ void PointwisePlan::run(const PointwiseRun& tensors, const Workspace& workspace,
   require_runnable("pointwise.run", impl_->query.device, stream);
   pointwise::check(impl_->query, tensors);
   require_workspace("pointwise.run", workspace, impl_->footprint.workspace);
-  impl_->row->run(impl_->query, tensors, workspace.data, stream);
+  const bool on_cpu = impl_->query.device.device.kind == DeviceKind::cpu;
+  impl_->row->run(impl_->query, on_cpu ? with_dropout_numbers(tensors) : tensors, workspace.data, stream);
 }
 
 }  // namespace everglow

@@ -150,6 +150,10 @@ class Checker {
     inputs_.push_back({"resets", resets});
   }
 
+  void dropout(const DropoutSource& source) {
+    require_dropout(where_, d_.dropout != 0, source, device_);
+    if (source.state.given()) inputs_.push_back({"dropout_state", source.state});
+  }
   void status(const ConstTensorView& status) {
     if (!status.given()) return;
     require_tensor(where_, "status", status, {1}, DType::i32, device_);
@@ -209,7 +213,6 @@ class Checker {
 
 void check(const Contract& contract, const RecurrentForward& t) {
   constexpr std::string_view where = "recurrent.forward";
-  const RecurrentDescription& d = contract.query.description;
   Checker checker(where, contract);
   checker.x(t.x);
   const std::int64_t parts = checker.parts(), steps = checker.steps(), batch = checker.batch();
@@ -223,7 +226,7 @@ void check(const Contract& contract, const RecurrentForward& t) {
   checker.output("hn", t.hn, {parts, batch, checker.outputs()});
   checker.cell_state("cn", t.cn, true);
   checker.reserve(t.reserve, true);
-  if (d.dropout == 0) require_no_seed(where, t.dropout_seed, t.dropout_offset);
+  checker.dropout({t.dropout_seed, t.dropout_offset, t.dropout_state});
   checker.status(t.status);
   checker.apart();
 }
@@ -251,7 +254,7 @@ void check(const Contract& contract, const RecurrentBackward& t) {
   checker.output("dh0", t.dh0, {parts, batch, checker.outputs()});
   checker.cell_state("dc0", t.dc0, true);
   checker.weight_gradients(t.dweights);
-  if (d.dropout == 0) require_no_seed(where, t.dropout_seed, t.dropout_offset);
+  checker.dropout({t.dropout_seed, t.dropout_offset, t.dropout_state});
   checker.status(t.status);
   checker.apart();
 }

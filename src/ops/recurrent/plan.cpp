@@ -134,7 +134,7 @@ void RecurrentPlan::forward(const RecurrentForward& tensors, const Workspace& wo
   require_runnable("recurrent.forward", impl_->query.device, stream);
   recurrent::check(impl_->contract(), tensors);
   require_workspace("recurrent.forward", workspace, impl_->footprint.workspace);
-  RecurrentForward inner = tensors;
+  RecurrentForward inner = impl_->on_cpu() ? with_dropout_numbers(tensors) : tensors;
   if (impl_->on_cpu() && tensors.reserve.given()) {
     const ReserveHeader header = header_of(impl_->key, tensors);
     std::memcpy(tensors.reserve.data, &header, sizeof header);
@@ -147,7 +147,7 @@ void RecurrentPlan::backward(const RecurrentBackward& tensors, const Workspace& 
   require_runnable("recurrent.backward", impl_->query.device, stream);
   recurrent::check(impl_->contract(), tensors);
   require_workspace("recurrent.backward", workspace, impl_->footprint.workspace);
-  RecurrentBackward inner = tensors;
+  RecurrentBackward inner = impl_->on_cpu() ? with_dropout_numbers(tensors) : tensors;
   if (impl_->on_cpu()) {
     check_header(header_of(impl_->key, tensors), tensors.reserve);
     inner.reserve = behind_header(tensors.reserve);
