@@ -17,12 +17,12 @@ struct AdamSizes {
   std::int64_t parameters = 0;  ///< elements of all tensors together
   std::int64_t tensors = 0;
 };
-/// One tensor of the model; all dense, f32, same shape.
+/// One tensor of the model; all dense and of the same shape. The parameter and the moments are f32.
 struct AdamTensor {
   TensorView parameter{};
-  ConstTensorView gradient{};
-  TensorView m{}, v{};  // first and second moment, zero before step 1
-  TensorView copy{};    // f16 or bf16 copy of the parameter; not given: none
+  ConstTensorView gradient{};  // f32, f16 or bf16
+  TensorView m{}, v{};         // first and second moment, zero before step 1
+  TensorView copy{};           // f16 or bf16 copy of the parameter; not given: none
 };
 /// Scalars are views on the device so that a step needs no host synchronisation.
 struct AdamStep {

@@ -4,6 +4,7 @@
 
 #include <everglow/everglow.hpp>
 
+#include "core/arena.hpp"
 #include "core/dispatch.hpp"
 
 namespace everglow {
@@ -90,9 +91,18 @@ inline Verdict accept_f32(DType dtype) {
   return decline(name(dtype), dtype == DType::f64 ? " is served by the reference alone" : " is not served yet");
 }
 
-/// For rows that serve f32 and the storage types of 16 bits.
+/// For rows that serve f32 and the 16-bit types.
 inline Verdict accept_storage(DType dtype) {
-  return dtype == DType::f64 ? decline("f64 is served by the reference alone") : accept();
+  if (dtype == DType::f64) return decline("f64 is served by the reference alone");
+  return accept();
+}
+
+/// For rows whose workspace is what a function of the query takes from an arena.
+template <auto scratch_of, class AnyQuery>
+Footprint arena_footprint(const AnyQuery& query) {
+  Arena arena;
+  scratch_of(query, arena);
+  return {.workspace = arena.bytes()};
 }
 
 /// For rows that need no scratch.

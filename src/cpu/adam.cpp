@@ -1,8 +1,9 @@
-// Adam on f32 in two passes over memory: the norm, in double over fixed blocks so that it does not depend on the threads, and one
-// fused update. Blocks of all tensors are numbered through, so that many small tensors keep the threads as busy as a large one.
+// Adam on f32 states in two passes over memory: the norm, in double over fixed blocks so that it does not depend on the threads,
+// and one fused update. Blocks of all tensors are numbered through, so that many small tensors keep the threads as busy as a large
+// one.
 #include "cpu/isa/adam.hpp"
-#include "core/arena.hpp"
 #include "core/parallel.hpp"
+#include "core/storage.hpp"
 #include "cpu/rows.hpp"
 
 #include <algorithm>
@@ -41,13 +42,10 @@ void for_blocks(const AdamQuery& q, const AdamStep& t, const Scratch& s, const F
   });
 }
 
-/// The 16-bit copy of the elements [begin, end) that were just updated.
-void refresh_copy(const AdamTensor& tensor, std::int64_t begin, std::int64_t end) {
-  const auto* parameter = static_cast<const float*>(tensor.parameter.data);
-  if (tensor.copy.dtype == DType::f16)
-    for (std::int64_t i = begin; i < end; ++i) static_cast<Half*>(tensor.copy.data)[i] = to_half(parameter[i]);
-  else
-    for (std::int64_t i = begin; i < end; ++i) static_cast<BFloat16*>(tensor.copy.data)[i] = to_bfloat16(parameter[i]);
+/// The elements [begin, end) of the gradient as f32: themselves, or a copy in `room`, which holds a block.
+const float* gradient_of(const AdamTensor& tensor, std::int64_t begin, std::int64_t end, Isa isa, float* room) {
+  const Storage storage(tensor.gradient.dtype, isa);
+  return storage.floats(storage.at(tensor.gradient.data, begin), room, end - begin);
 }
 
 float f32_of(const ConstTensorView& view) { return *static_cast<const float*>(view.data); }
@@ -77,7 +75,8 @@ void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&)
 
   if (d.clip > 0 || t.norm.given() || t.overflow.given()) {
     for_blocks(q, t, s, [&](const AdamTensor& tensor, std::int64_t begin, std::int64_t end, std::int64_t number) {
-      s.sums[number] = kernels.sum_of_squares(static_cast<const float*>(tensor.gradient.data) + begin, end - begin);
+      float room[block];
+      s.sums[number] = kernels.sum_of_squares(gradient_of(tensor, begin, end, q.isa, room), end - begin);
     });
     double sum = 0;
     for (std::int64_t i = 0; i < s.starts[t.tensors.size()]; ++i) sum += s.sums[i];
@@ -92,10 +91,14 @@ void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&)
   const std::int64_t steps = ++*static_cast<std::int64_t*>(t.step.data);
   const AdamFactors factors = factors_of(d, f32_of(t.rate), gradient, steps);
   for_blocks(q, t, s, [&](const AdamTensor& tensor, std::int64_t begin, std::int64_t end, std::int64_t) {
-    kernels.update({static_cast<float*>(tensor.parameter.data) + begin, static_cast<const float*>(tensor.gradient.data) + begin,
-                    static_cast<float*>(tensor.m.data) + begin, static_cast<float*>(tensor.v.data) + begin, end - begin},
+    float room[block];
+    float* const parameter = static_cast<float*>(tensor.parameter.data) + begin;
+    kernels.update({parameter, gradient_of(tensor, begin, end, q.isa, room), static_cast<float*>(tensor.m.data) + begin,
+                    static_cast<float*>(tensor.v.data) + begin, end - begin},
                    factors);
-    if (tensor.copy.given()) refresh_copy(tensor, begin, end);
+    if (!tensor.copy.given()) return;
+    const Storage copy(tensor.copy.dtype, q.isa);
+    copy.narrow(parameter, copy.at(tensor.copy.data, begin), end - begin);
   });
 }
 
@@ -103,12 +106,7 @@ void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&)
 
 const AdamRow adam{.name = "cpu.adam",
                    .accepts = [](const AdamQuery&) { return accept(); },
-                   .footprint =
-                       [](const AdamQuery& q) {
-                         Arena arena;
-                         scratch_of(q, arena);
-                         return Footprint{.workspace = arena.bytes()};
-                       },
+                   .footprint = arena_footprint<scratch_of, AdamQuery>,
                    .step = step};
 
 }  // namespace everglow::cpu

@@ -1,16 +1,16 @@
-// Classifier and cross entropy in f32: for each block of rows the logits (a GEMM), in place their gradients (one visit of each row
-// while it is in the first-level cache), and from those dx, dW and db. Rows that are ignored are left out of the blocks, so that
-// padding costs nothing.
+// Classifier and cross entropy: for each block of rows the logits (a GEMM), in place their gradients (one visit of each row while
+// it is in the first-level cache), and from those dx, dW and db. Rows that are ignored are left out of the blocks, so that padding
+// costs nothing. All of it is f32; what is stored in 16 bits is widened a block of rows of x and a panel of classes of W at a time,
+// and gradients are summed in f32 and rounded once.
 #include "cpu/isa/loss.hpp"
-#include "core/arena.hpp"
 #include "core/indices.hpp"
 #include "core/parallel.hpp"
+#include "core/storage.hpp"
 #include "cpu/rows.hpp"
 #include "gemm/gemm.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace everglow::cpu {
 namespace {
@@ -31,6 +31,13 @@ std::int64_t block_rows(const LossQuery& q) {
   return std::clamp<std::int64_t>(rows, 64, 256) / loss_chunk * loss_chunk;
 }
 
+/// Classes whose weights are widened together: 4 MiB of them, all where they are f32 and need no copy.
+std::int64_t panel_classes(const LossQuery& q) {
+  if (q.description.dtype == DType::f32) return q.description.classes;
+  const std::int64_t fit = (std::int64_t{1} << 20) / std::max<std::int64_t>(q.description.inputs, 1) / 64 * 64;
+  return std::min(std::max<std::int64_t>(fit, 64), q.description.classes);
+}
+
 struct Scratch {
   std::int64_t* counted = nullptr;  // [rows], the rows that are not ignored
   double* losses = nullptr;         // [block], of each row
@@ -38,18 +45,27 @@ struct Scratch {
   float* x = nullptr;               // [block, inputs], where the rows of a block do not follow one another
   float* dx = nullptr;              // [block, inputs], likewise
   float* sums = nullptr;            // [chunks of a block, logit_stride], column sums
+  // For 16-bit storage:
+  float* weight = nullptr;   // [panel, inputs]
+  float* bias = nullptr;     // [classes]
+  float* dweight = nullptr;  // [classes, inputs]
+  float* dbias = nullptr;    // [classes]
 };
 
 Scratch scratch_of(const LossQuery& q, Arena& arena) {
-  const std::int64_t rows = std::min(block_rows(q), q.sizes.rows), inputs = q.description.inputs, stride = logit_stride(q);
+  const LossDescription& d = q.description;
+  const std::int64_t rows = std::min(block_rows(q), q.sizes.rows), stride = logit_stride(q);
+  const bool narrow = d.dtype != DType::f32;
   Scratch s;
   s.counted = arena.take<std::int64_t>(q.sizes.rows);
   s.losses = arena.take<double>(rows);
   s.logits = arena.take<float>(rows * stride);
-  s.x = arena.take<float>(rows * inputs);
-  if (!q.description.training) return s;
-  s.dx = arena.take<float>(rows * inputs);
+  s.x = arena.take<float>(rows * d.inputs);
+  if (narrow) s.weight = arena.take<float>(panel_classes(q) * d.inputs), s.bias = arena.take<float>(d.classes);
+  if (!d.training) return s;
+  s.dx = arena.take<float>(rows * d.inputs);
   s.sums = arena.take<float>((rows + loss_chunk - 1) / loss_chunk * stride);
+  if (narrow) s.dweight = arena.take<float>(d.classes * d.inputs), s.dbias = arena.take<float>(d.classes);
   return s;
 }
 
@@ -69,9 +85,11 @@ class Run {
         t_(t),
         kernels_(select(q.isa, portable::loss_kernels, avx2::loss_kernels, avx512::loss_kernels)),
         context_{.threads = q.threads, .isa = q.isa, .library = !q.options.deterministic},
+        storage_(q.description.dtype, q.isa),
         stride_(logit_stride(q)) {
     Arena arena(workspace);
     s_ = scratch_of(q, arena);
+    if (t.bias.given()) bias_ = storage_.floats(t.bias.data, s_.bias, classes());
     for (std::int64_t n = 0; n < t.x.size(0); ++n)
       if (read_index(t.targets, n) != q.description.ignore_index) s_.counted[count_++] = n;
   }
@@ -83,23 +101,13 @@ class Run {
     double total = 0;
     for (std::int64_t begin = 0; begin < count_; begin += block_rows(q_)) {
       const Block block = make_block(begin, std::min(block_rows(q_), count_ - begin));
-      gemm({.transpose_b = true,
-            .m = block.rows,
-            .n = classes(),
-            .k = inputs(),
-            .a = block.x,
-            .lda = block.x_stride,
-            .b = weight(),
-            .ldb = row_stride(t_.weight),
-            .c = s_.logits,
-            .ldc = stride_,
-            .bias = t_.bias.given() ? static_cast<const float*>(t_.bias.data) : nullptr},
-           context_);
+      make_logits(block);
       const bool sums = gradients && b->dbias.given();
       parallel_tasks(q_.threads, chunks_of(block), [&](std::int64_t chunk) { chunk_of_rows(block, chunk, gradients, sums); });
       for (std::int64_t r = 0; r < block.rows; ++r) total += s_.losses[r];
       if (gradients) block_gradients(*b, block);
     }
+    if (gradients && count_ > 0) round_gradients(*b);
     *static_cast<float*>(t_.loss.data) = static_cast<float>(total);
     if (t_.count.given()) *static_cast<float*>(t_.count.data) = static_cast<float>(count_);
   }
@@ -114,23 +122,57 @@ class Run {
 
   std::int64_t inputs() const { return q_.description.inputs; }
   std::int64_t classes() const { return q_.description.classes; }
-  const float* weight() const { return static_cast<const float*>(t_.weight.data); }
-  const float* x_row(std::int64_t row) const { return static_cast<const float*>(t_.x.data) + row * t_.x.strides[0]; }
+  const std::byte* x_row(std::int64_t row) const { return storage_.at(t_.x.data, row * t_.x.strides[0]); }
+  std::byte* dx_row(const LossBackward& b, std::int64_t row) const { return storage_.at(b.dx.data, row * b.dx.strides[0]); }
   std::int64_t chunks_of(const Block& block) const { return (block.rows + loss_chunk - 1) / loss_chunk; }
 
   Block make_block(std::int64_t begin, std::int64_t rows) const {
     Block block{.begin = begin, .rows = rows};
     block.together = s_.counted[begin + rows - 1] - s_.counted[begin] == rows - 1;
-    if (block.together && (rows == 1 || t_.x.strides[0] >= inputs())) {
-      block.x = x_row(s_.counted[begin]);
+    if (block.together && storage_.is_f32() && (rows == 1 || t_.x.strides[0] >= inputs())) {
+      block.x = reinterpret_cast<const float*>(x_row(s_.counted[begin]));
       block.x_stride = rows == 1 ? inputs() : t_.x.strides[0];
       return block;
     }
-    for (std::int64_t r = 0; r < rows && inputs() > 0; ++r)
-      std::memcpy(s_.x + r * inputs(), x_row(s_.counted[begin + r]), static_cast<std::size_t>(inputs()) * sizeof(float));
+    for (std::int64_t r = 0; r < rows; ++r) storage_.widen(x_row(s_.counted[begin + r]), s_.x + r * inputs(), inputs());
     block.x = s_.x;
     block.x_stride = inputs();
     return block;
+  }
+
+  /// Calls f(first class, classes, weights, elements between their rows) for each panel.
+  template <class F>
+  void for_panels(const F& f) const {
+    const std::int64_t panel = panel_classes(q_);
+    for (std::int64_t begin = 0; begin < classes(); begin += panel) {
+      const std::int64_t n = std::min(panel, classes() - begin);
+      if (storage_.is_f32()) {
+        f(begin, n, static_cast<const float*>(t_.weight.data), row_stride(t_.weight));
+        continue;
+      }
+      parallel_ranges(q_.threads, n, 16, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t c = first; c < last; ++c)
+          storage_.widen(storage_.at(t_.weight.data, (begin + c) * t_.weight.strides[0]), s_.weight + c * inputs(), inputs());
+      });
+      f(begin, n, static_cast<const float*>(s_.weight), inputs());
+    }
+  }
+
+  void make_logits(const Block& block) const {
+    for_panels([&](std::int64_t begin, std::int64_t n, const float* weight, std::int64_t stride) {
+      gemm({.transpose_b = true,
+            .m = block.rows,
+            .n = n,
+            .k = inputs(),
+            .a = block.x,
+            .lda = block.x_stride,
+            .b = weight,
+            .ldb = stride,
+            .c = s_.logits + begin,
+            .ldc = stride_,
+            .bias = bias_ != nullptr ? bias_ + begin : nullptr},
+           context_);
+    });
   }
 
   /// The losses of a few rows and, where wanted, their logits as gradients.
@@ -162,34 +204,23 @@ class Run {
     const double scale = b.scale.given() ? *static_cast<const float*>(b.scale.data) : 1.0;
     factor_ = b.divide_by_count ? scale / static_cast<double>(std::max<std::int64_t>(count_, 1)) : scale;
     for (std::int64_t n = 0; n < t_.x.size(0) && b.dx.given(); ++n)
-      if (read_index(t_.targets, n) == q_.description.ignore_index) std::fill_n(dx_row(b, n), inputs(), 0.0F);
+      if (read_index(t_.targets, n) == q_.description.ignore_index) clear(b.dx, n, inputs());
     if (count_ > 0 || b.accumulate) return;
-    for (std::int64_t c = 0; c < classes() && b.dweight.given(); ++c)
-      std::fill_n(static_cast<float*>(b.dweight.data) + c * b.dweight.strides[0], inputs(), 0.0F);
-    if (b.dbias.given()) std::fill_n(static_cast<float*>(b.dbias.data), classes(), 0.0F);
+    for (std::int64_t c = 0; c < classes() && b.dweight.given(); ++c) clear(b.dweight, c, inputs());
+    if (b.dbias.given()) clear(b.dbias, 0, classes());
   }
 
-  static float* dx_row(const LossBackward& b, std::int64_t row) { return static_cast<float*>(b.dx.data) + row * b.dx.strides[0]; }
+  /// Zeros in every type are zero bytes.
+  static void clear(const TensorView& view, std::int64_t row, std::int64_t elements) {
+    const auto bytes = static_cast<std::int64_t>(size_of(view.dtype));
+    const std::int64_t offset = row == 0 ? 0 : row * view.strides[0];
+    std::fill_n(static_cast<std::byte*>(view.data) + offset * bytes, elements * bytes, std::byte{0});
+  }
 
   void block_gradients(const LossBackward& b, const Block& block) const {
-    const bool accumulate = b.accumulate || block.begin > 0;
-    if (b.dx.given()) {
-      const bool direct = block.together && (block.rows == 1 || b.dx.strides[0] >= inputs());
-      gemm({.m = block.rows,
-            .n = inputs(),
-            .k = classes(),
-            .a = s_.logits,
-            .lda = stride_,
-            .b = weight(),
-            .ldb = row_stride(t_.weight),
-            .c = direct ? dx_row(b, s_.counted[block.begin]) : s_.dx,
-            .ldc = direct && block.rows > 1 ? b.dx.strides[0] : inputs()},
-           context_);
-      for (std::int64_t r = 0; r < block.rows && !direct && inputs() > 0; ++r)
-        std::memcpy(dx_row(b, s_.counted[block.begin + r]), s_.dx + r * inputs(),
-                    static_cast<std::size_t>(inputs()) * sizeof(float));
-    }
-    if (b.dweight.given())
+    if (b.dx.given()) input_gradients(b, block);
+    if (b.dweight.given()) {
+      const bool direct = b.dweight.dtype == DType::f32;
       gemm({.transpose_a = true,
             .m = classes(),
             .n = inputs(),
@@ -198,39 +229,70 @@ class Run {
             .lda = stride_,
             .b = block.x,
             .ldb = block.x_stride,
-            .c = static_cast<float*>(b.dweight.data),
-            .ldc = row_stride(b.dweight),
-            .accumulate = accumulate},
+            .c = direct ? static_cast<float*>(b.dweight.data) : s_.dweight,
+            .ldc = direct ? row_stride(b.dweight) : inputs(),
+            .accumulate = block.begin > 0 || (direct && b.accumulate)},
            context_);
+    }
     if (!b.dbias.given()) return;
+    const bool direct = b.dbias.dtype == DType::f32;
+    float* const dbias = direct ? static_cast<float*>(b.dbias.data) : s_.dbias;
     parallel_ranges(q_.threads, classes(), 1024, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.sum_rows(static_cast<float*>(b.dbias.data) + begin, s_.sums + begin, stride_, chunks_of(block), end - begin,
-                        accumulate);
+      kernels_.sum_rows(dbias + begin, s_.sums + begin, stride_, chunks_of(block), end - begin,
+                        block.begin > 0 || (direct && b.accumulate));
     });
+  }
+
+  void input_gradients(const LossBackward& b, const Block& block) const {
+    const bool direct = block.together && storage_.is_f32() && (block.rows == 1 || b.dx.strides[0] >= inputs());
+    float* const dx = direct ? reinterpret_cast<float*>(dx_row(b, s_.counted[block.begin])) : s_.dx;
+    for_panels([&](std::int64_t begin, std::int64_t n, const float* weight, std::int64_t stride) {
+      gemm({.m = block.rows,
+            .n = inputs(),
+            .k = n,
+            .a = s_.logits + begin,
+            .lda = stride_,
+            .b = weight,
+            .ldb = stride,
+            .c = dx,
+            .ldc = direct && block.rows > 1 ? b.dx.strides[0] : inputs(),
+            .accumulate = begin > 0},
+           context_);
+    });
+    for (std::int64_t r = 0; r < block.rows && !direct; ++r)
+      storage_.narrow(s_.dx + r * inputs(), dx_row(b, s_.counted[block.begin + r]), inputs());
+  }
+
+  /// The sums of all blocks into gradients of 16 bits.
+  void round_gradients(const LossBackward& b) const {
+    if (b.dweight.given() && b.dweight.dtype != DType::f32)
+      parallel_ranges(q_.threads, classes(), 16, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t c = begin; c < end; ++c)
+          storage_.put(s_.dweight + c * inputs(), storage_.at(b.dweight.data, c == 0 ? 0 : c * b.dweight.strides[0]), inputs(),
+                       b.accumulate);
+      });
+    if (b.dbias.given() && b.dbias.dtype != DType::f32) storage_.put(s_.dbias, b.dbias.data, classes(), b.accumulate);
   }
 
   const LossQuery& q_;
   const LossForward& t_;
   const LossKernels& kernels_;
   GemmContext context_;
+  Storage storage_;
   Scratch s_;
+  const float* bias_ = nullptr;  // [classes]
   std::int64_t stride_ = 0, count_ = 0;
   double factor_ = 0;
 };
 
-Verdict accepts(const LossQuery& q) { return accept_f32(q.description.dtype); }
+Verdict accepts(const LossQuery& q) { return accept_storage(q.description.dtype); }
 
 }  // namespace
 
 const LossRow loss{
     .name = "cpu.loss",
     .accepts = accepts,
-    .footprint =
-        [](const LossQuery& q) {
-          Arena arena;
-          scratch_of(q, arena);
-          return Footprint{.workspace = arena.bytes()};
-        },
+    .footprint = arena_footprint<scratch_of, LossQuery>,
     .forward = [](const LossQuery& q, const LossForward& t, void* workspace, const Stream&) { Run(q, t, workspace)(nullptr); },
     .forward_backward = [](const LossQuery& q, const LossBackward& t, void* workspace,
                            const Stream&) { Run(q, t.forward, workspace)(&t); }};

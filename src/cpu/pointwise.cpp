@@ -1,9 +1,10 @@
-// Elementwise operations on f32: dimensions that lie behind one another in every operand are folded, then threads take parts of
-// the logical order and call the loops of an instruction set on each contiguous stretch. Operands whose last dimension is strided
-// are staged through small blocks on the stack.
+// Elementwise operations in f32: dimensions that lie behind one another in every operand are folded, then threads take parts of
+// the logical order and call the loops of an instruction set on each contiguous stretch. Operands of 16 bits and those whose last
+// dimension is strided are staged through small blocks on the stack.
 #include "cpu/isa/pointwise.hpp"
 #include "core/parallel.hpp"
 #include "core/philox.hpp"
+#include "core/storage.hpp"
 #include "cpu/rows.hpp"
 
 #include <algorithm>
@@ -45,26 +46,25 @@ Loop fold(const PointwiseRun& t) {
   return loop;
 }
 
-/// A copy between f32 and a 16-bit or f64 source.
-void convert(const ConstTensorView& a, std::int64_t offset, std::int64_t stride, float* y, std::int64_t n) {
-  const auto each = [&](const auto* source, const auto& to_f32) {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = to_f32(source[offset + i * stride]);
-  };
-  switch (a.dtype) {
-    case DType::f16:
-      return each(static_cast<const Half*>(a.data), [](Half value) { return to_float(value); });
-    case DType::bf16:
-      return each(static_cast<const BFloat16*>(a.data), [](BFloat16 value) { return to_float(value); });
-    case DType::f64:
-      return each(static_cast<const double*>(a.data), [](double value) { return static_cast<float>(value); });
-    default:
-      return each(static_cast<const float*>(a.data), [](float value) { return value; });
-  }
+/// Elements some way apart side by side, and back.
+template <class T, class U>
+void gather(const void* from, std::int64_t stride, U* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<U>(static_cast<const T*>(from)[i * stride]);
+}
+template <class T>
+void scatter(const T* from, void* to, std::int64_t stride, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) static_cast<T*>(to)[i * stride] = from[i];
 }
 
 class Runner {
  public:
-  Runner(const PointwiseQuery& q, const PointwiseRun& t) : d_(q.description), t_(t), kernels_(kernels_of(q)), loop_(fold(t)) {
+  Runner(const PointwiseQuery& q, const PointwiseRun& t)
+      : d_(q.description),
+        t_(t),
+        kernels_(kernels_of(q)),
+        loop_(fold(t)),
+        source_(t.a.given() ? t.a.dtype : DType::f32, q.isa),
+        storage_(d_.dtype, q.isa) {
     const double p = d_.dropout;
     threshold_ = dropout_threshold(p);
     keep_scale_ = static_cast<float>(1 / (1 - p));
@@ -94,25 +94,56 @@ class Runner {
  private:
   /// n <= block elements from logical element i on, along the last dimension.
   void part(std::int64_t i, std::int64_t n, const std::int64_t (&at)[operands]) const {
-    alignas(64) float staged[operands][block];
     const std::int64_t stride_y = loop_.strides[operand_y][loop_.rank - 1];
-    float* y = static_cast<float*>(t_.y.data) + at[operand_y];
-    PointwiseOperands o{.a = source(t_.a, operand_a, n, at, staged[operand_a]),
-                        .b = source(t_.b, operand_b, n, at, staged[operand_b]),
-                        .y = stride_y == 1 ? y : staged[operand_y],
-                        .n = n};
+    std::byte* const y = storage_.at(t_.y.data, at[operand_y]);
+    if (copies_bits(stride_y)) {
+      std::memcpy(y, source_.at(t_.a.data, at[operand_a]), static_cast<std::size_t>(n) * size_of(d_.dtype));
+      return;
+    }
+    alignas(64) float staged[operands][block];
+    const bool direct = stride_y == 1 && storage_.is_f32();
+    const PointwiseOperands o{.a = source(t_.a, source_, operand_a, n, at, staged[operand_a]),
+                              .b = source(t_.b, storage_, operand_b, n, at, staged[operand_b]),
+                              .y = direct ? reinterpret_cast<float*>(y) : staged[operand_y],
+                              .n = n};
     compute(o, i);
-    if (stride_y == 1) return;
-    for (std::int64_t k = 0; k < n; ++k) y[k * stride_y] = o.y[k];
+    if (!direct) finish(o.y, y, stride_y, n);
   }
 
-  const float* source(const ConstTensorView& view, Operand operand, std::int64_t n, const std::int64_t (&at)[operands],
-                      float* staged) const {
+  /// A copy of contiguous elements without another dtype is one of bytes, y in the place of a aside.
+  bool copies_bits(std::int64_t stride_y) const {
+    return d_.operation == Pointwise::copy && t_.a.dtype == d_.dtype && stride_y == 1 && t_.a.data != t_.y.data &&
+           loop_.strides[operand_a][loop_.rank - 1] == 1;
+  }
+
+  /// n elements of an operand as f32: themselves, or a copy in `staged`.
+  const float* source(const ConstTensorView& view, const Storage& storage, Operand operand, std::int64_t n,
+                      const std::int64_t (&at)[operands], float* staged) const {
     if (!view.given()) return nullptr;
     const std::int64_t stride = loop_.strides[operand][loop_.rank - 1];
-    if (stride == 1 && view.dtype == DType::f32) return static_cast<const float*>(view.data) + at[operand];
-    convert(view, at[operand], stride, staged, n);
+    if (view.dtype == DType::f64) {
+      gather<double>(static_cast<const double*>(view.data) + at[operand], stride, staged, n);
+      return staged;
+    }
+    const std::byte* const first = storage.at(view.data, at[operand]);
+    if (stride == 1) return storage.floats(first, staged, n);
+    if (storage.is_f32()) {
+      gather<float>(first, stride, staged, n);
+      return staged;
+    }
+    std::uint16_t bits[block];
+    gather<std::uint16_t>(first, stride, bits, n);
+    storage.widen(bits, staged, n);
     return staged;
+  }
+
+  /// Stores what was computed beside y.
+  void finish(const float* values, std::byte* y, std::int64_t stride, std::int64_t n) const {
+    if (stride == 1) return storage_.narrow(values, y, n);
+    if (storage_.is_f32()) return scatter(values, y, stride, n);
+    std::uint16_t bits[block];
+    storage_.narrow(values, bits, n);
+    scatter(bits, y, stride, n);
   }
 
   void compute(const PointwiseOperands& o, std::int64_t i) const {
@@ -163,11 +194,12 @@ class Runner {
   const PointwiseRun& t_;
   const PointwiseKernels& kernels_;
   Loop loop_;
+  Storage source_, storage_;  // of a and of the others
   std::uint64_t threshold_ = 0;
   float keep_scale_ = 1;
 };
 
-Verdict accepts(const PointwiseQuery& q) { return accept_f32(q.description.dtype); }
+Verdict accepts(const PointwiseQuery& q) { return accept_storage(q.description.dtype); }
 
 void run(const PointwiseQuery& q, const PointwiseRun& t, void*, const Stream&) {
   if (t.y.elements() == 0) return;

@@ -1,12 +1,15 @@
-// Softmax of f32 rows on a CPU. A row is cut into segments of a fixed length, whose maxima and sums are joined in their order, so
-// the bits do not depend on who computes a segment: a thread takes whole rows, or, where rows are few and long, segments.
+// Softmax of f32, f16 and bf16 rows on a CPU, in f32 between loads and stores. A row is cut into segments of a fixed length, whose
+// maxima and sums are joined in their order, so the bits do not depend on who computes a segment: a thread takes whole rows, or,
+// where rows are few and long, segments.
 #include "core/arena.hpp"
 #include "core/parallel.hpp"
+#include "core/visit.hpp"
 #include "cpu/isa/softmax_kernels.hpp"
 #include "cpu/rows.hpp"
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace everglow::cpu {
 namespace {
@@ -14,8 +17,16 @@ namespace {
 constexpr std::int64_t segment = 16384;  // columns
 constexpr std::int64_t grain = 8192;     // elements that are worth a thread
 
-const SoftmaxKernels& kernels_for(Isa isa) {
-  return select(isa, portable::softmax_kernels, avx2::softmax_kernels, avx512::softmax_kernels);
+/// The passes on a storage type.
+template <class T>
+const SoftmaxPasses<T>& passes_for(Isa isa) {
+  const SoftmaxKernels& kernels = select(isa, portable::softmax_kernels, avx2::softmax_kernels, avx512::softmax_kernels);
+  if constexpr (std::is_same_v<T, Half>)
+    return kernels.f16;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return kernels.bf16;
+  else
+    return kernels.f32;
 }
 
 std::int64_t segments_of(std::int64_t columns) { return (columns + segment - 1) / segment; }
@@ -24,23 +35,10 @@ bool shares_rows(const SoftmaxQuery& query, std::int64_t rows, std::int64_t colu
   return rows < query.threads && segments_of(columns) > 1;
 }
 
-struct Scratch {
-  SoftmaxPart* parts;  // [rows, segments] of rows that are shared
-  Scratch(const SoftmaxQuery& query, void* workspace) {
-    Arena arena(workspace);
-    const std::int64_t columns = query.sizes.columns, rows = std::min<std::int64_t>(query.sizes.rows, query.threads - 1);
-    parts = arena.take<SoftmaxPart>(segments_of(columns) > 1 ? rows * segments_of(columns) : 0);
-    bytes = arena.bytes();
-  }
-  std::size_t bytes;
-};
-
-Footprint footprint(const SoftmaxQuery& query) { return {.workspace = Scratch(query, nullptr).bytes}; }
-
-template <class Void>
-auto* row_of(const BasicTensorView<Void>& view, std::int64_t row) {
-  using Float = std::conditional_t<std::is_const_v<Void>, const float, float>;
-  return static_cast<Float*>(view.data) + row * view.strides[0];
+/// [rows, segments] of rows that are shared.
+SoftmaxPart* parts_of(const SoftmaxQuery& query, Arena& arena) {
+  const std::int64_t segments = segments_of(query.sizes.columns);
+  return arena.take<SoftmaxPart>(segments > 1 ? std::min<std::int64_t>(query.sizes.rows, query.threads - 1) * segments : 0);
 }
 
 void join(SoftmaxPart& sum, const SoftmaxPart& part) {
@@ -56,40 +54,42 @@ void join(SoftmaxPart& sum, const SoftmaxPart& part) {
 
 constexpr SoftmaxPart nothing{-std::numeric_limits<float>::infinity(), 0};
 
+template <class T>
 struct Forward {
   const SoftmaxQuery& query;
   const SoftmaxForward& t;
-  const SoftmaxKernels& kernels = kernels_for(query.isa);
+  const SoftmaxPasses<T>& passes = passes_for<T>(query.isa);
 
   SoftmaxPart reduce(std::int64_t row, std::int64_t s) const {
     const std::int64_t begin = s * segment;
-    return kernels.reduce(row_of(t.x, row) + begin, std::min(segment, t.x.size(1) - begin));
+    return passes.reduce(row_of<T>(t.x, row) + begin, std::min(segment, t.x.size(1) - begin));
   }
   void write(std::int64_t row, std::int64_t s, const SoftmaxPart& whole) const {
     const std::int64_t begin = s * segment, n = std::min(segment, t.x.size(1) - begin);
-    float* const y = row_of(t.y, row) + begin;
+    T* const y = row_of<T>(t.y, row) + begin;
     if (whole.sum == 0 && query.description.masked_row == MaskedRow::zero) {
-      std::fill_n(y, n, query.description.log ? whole.top : 0.0F);
+      passes.fill(y, n, query.description.log ? whole.top : 0);
       return;
     }
     const bool log = query.description.log;
-    kernels.quotient(row_of(t.x, row) + begin, y, n, {whole.top, log ? std::log(whole.sum) : 1 / whole.sum}, log);
+    passes.quotient(row_of<T>(t.x, row) + begin, y, n, {whole.top, log ? std::log(whole.sum) : 1 / whole.sum}, log);
   }
 };
 
+template <class T>
 struct Backward {
   const SoftmaxQuery& query;
   const SoftmaxBackward& t;
-  const SoftmaxKernels& kernels = kernels_for(query.isa);
+  const SoftmaxPasses<T>& passes = passes_for<T>(query.isa);
 
   SoftmaxPart reduce(std::int64_t row, std::int64_t s) const {
     const std::int64_t begin = s * segment, n = std::min(segment, t.y.size(1) - begin);
-    return {0, kernels.gradient_sum(row_of(t.y, row) + begin, row_of(t.dy, row) + begin, n, query.description.log)};
+    return {0, passes.gradient_sum(row_of<T>(t.y, row) + begin, row_of<T>(t.dy, row) + begin, n, query.description.log)};
   }
   void write(std::int64_t row, std::int64_t s, const SoftmaxPart& whole) const {
     const std::int64_t begin = s * segment, n = std::min(segment, t.y.size(1) - begin);
-    kernels.gradient(row_of(t.y, row) + begin, row_of(t.dy, row) + begin, row_of(t.dx, row) + begin, n, whole.sum,
-                     query.description.log);
+    passes.gradient(row_of<T>(t.y, row) + begin, row_of<T>(t.dy, row) + begin, row_of<T>(t.dx, row) + begin, n, whole.sum,
+                    query.description.log);
   }
 };
 
@@ -112,7 +112,8 @@ void run(const Pass& pass, std::int64_t rows, std::int64_t columns, void* worksp
                     });
     return;
   }
-  SoftmaxPart* const parts = Scratch(pass.query, workspace).parts;
+  Arena arena(workspace);
+  SoftmaxPart* const parts = parts_of(pass.query, arena);
   parallel_tasks(threads, rows * segments, [&](std::int64_t i) { parts[i] = pass.reduce(i / segments, i % segments); });
   parallel_tasks(threads, rows * segments, [&](std::int64_t i) {
     SoftmaxPart whole = nothing;
@@ -122,17 +123,24 @@ void run(const Pass& pass, std::int64_t rows, std::int64_t columns, void* worksp
 }
 
 void forward(const SoftmaxQuery& query, const SoftmaxForward& t, void* workspace, const Stream&) {
-  run(Forward{query, t}, t.x.size(0), t.x.size(1), workspace, join);
+  visit_storage(query.description.dtype, [&](auto element) {
+    run(Forward<decltype(element)>{query, t}, t.x.size(0), t.x.size(1), workspace, join);
+  });
 }
 void backward(const SoftmaxQuery& query, const SoftmaxBackward& t, void* workspace, const Stream&) {
-  run(Backward{query, t}, t.y.size(0), t.y.size(1), workspace, add);
+  visit_storage(query.description.dtype, [&](auto element) {
+    run(Backward<decltype(element)>{query, t}, t.y.size(0), t.y.size(1), workspace, add);
+  });
 }
 
-Verdict accepts(const SoftmaxQuery& q) { return accept_f32(q.description.dtype); }
+Verdict accepts(const SoftmaxQuery& q) { return accept_storage(q.description.dtype); }
 
 }  // namespace
 
-const SoftmaxRow softmax_online{
-    .name = "cpu.softmax_online", .accepts = accepts, .footprint = footprint, .forward = forward, .backward = backward};
+const SoftmaxRow softmax_online{.name = "cpu.softmax_online",
+                                .accepts = accepts,
+                                .footprint = arena_footprint<parts_of, SoftmaxQuery>,
+                                .forward = forward,
+                                .backward = backward};
 
 }  // namespace everglow::cpu

@@ -11,7 +11,7 @@ double global_norm(const AdamStep& t, double loss_scale) {
   double sum = 0;
   for (const AdamTensor& a : t.tensors)
     for (std::int64_t i = 0; i < a.parameter.elements(); ++i) {
-      const double gradient = read(a.gradient.data, DType::f32, i) / loss_scale;
+      const double gradient = read(a.gradient.data, a.gradient.dtype, i) / loss_scale;
       sum += gradient * gradient;
     }
   return std::sqrt(sum);
@@ -33,7 +33,7 @@ void step(const AdamQuery& q, const AdamStep& t, void*, const Stream&) {
                correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
   for (const AdamTensor& a : t.tensors)
     for (std::int64_t i = 0; i < a.parameter.elements(); ++i) {
-      const double gradient = clip * read(a.gradient.data, DType::f32, i) / loss_scale;
+      const double gradient = clip * read(a.gradient.data, a.gradient.dtype, i) / loss_scale;
       const double m = beta1 * read(a.m.data, DType::f32, i) + (1 - beta1) * gradient;
       const double v = beta2 * read(a.v.data, DType::f32, i) + (1 - beta2) * gradient * gradient;
       const double before = read(a.parameter.data, DType::f32, i);

@@ -49,12 +49,7 @@ void backward(const EmbeddingQuery& q, const EmbeddingBackward& t, void* workspa
 
 const EmbeddingRow embedding{.name = "reference.embedding",
                              .accepts = [](const EmbeddingQuery&) { return accept(); },
-                             .footprint =
-                                 [](const EmbeddingQuery& q) {
-                                   Arena arena;
-                                   scratch_of(q, arena);
-                                   return Footprint{.workspace = arena.bytes()};
-                                 },
+                             .footprint = arena_footprint<scratch_of, EmbeddingQuery>,
                              .forward = forward,
                              .backward = backward};
 

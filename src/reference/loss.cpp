@@ -136,12 +136,7 @@ void forward_backward(const LossQuery& q, const LossBackward& t, void* workspace
 
 const LossRow loss{.name = "reference.loss",
                    .accepts = [](const LossQuery&) { return accept(); },
-                   .footprint =
-                       [](const LossQuery& q) {
-                         Arena arena;
-                         scratch_of(q, arena);
-                         return Footprint{.workspace = arena.bytes()};
-                       },
+                   .footprint = arena_footprint<scratch_of, LossQuery>,
                    .forward = forward,
                    .forward_backward = forward_backward};
 

@@ -22,6 +22,22 @@ TEST_P(EveryRow, AgreesWithTheReference) {
   EXPECT_THROW(proof->run({.force = "reference." + GetParam().layer}), Error);
 }
 
+/// Lower instruction sets than the machine's best, which plans take on other machines.
+TEST_P(EveryRow, AgreesOnLowerInstructionSets) {
+  const std::string best = DeviceDescription(Device::cpu()).isa;
+  const auto proof = proof::make_proof(GetParam());
+  for (const char* isa : {"portable", "avx2"}) {
+    if (best == "portable" || best == isa) continue;  // no lower one
+    proof->device.isa = isa;
+    for (const std::string& row : proof::accepting_rows(*proof, {.deterministic = true})) {
+      if (row.starts_with("reference")) continue;  // has no kernels
+      SCOPED_TRACE(row + ' ' + isa);
+      for (const auto& finding : proof->run({.threads = 2, .force = row, .deterministic = true}))
+        EXPECT_EQ("", finding.fault) << finding.direction << ' ' << finding.tensor;
+    }
+  }
+}
+
 /// A deterministic plan gives the same bits for any number of threads, more of them than rows included. The threads of a recurrent
 /// layer meet in every step, which many of them on few cores would make slow.
 TEST_P(EveryRow, ThreadsDoNotChangeBits) {

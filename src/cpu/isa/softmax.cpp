@@ -25,7 +25,8 @@ struct Online {
   }
 };
 
-SoftmaxPart reduce(const float* x, std::int64_t n) {
+template <class T>
+SoftmaxPart reduce(const T* x, std::int64_t n) {
   Online online;
   std::int64_t i = 0;
   for (; i + group * lanes <= n; i += group * lanes) {
@@ -46,22 +47,31 @@ SoftmaxPart reduce(const float* x, std::int64_t n) {
   return {top, sum_lanes(online.sum * vexp(online.top - shift))};
 }
 
-template <bool Log>
-void quotients(const float* x, float* y, std::int64_t n, SoftmaxPart row) {
+template <bool Log, class T>
+void quotients(const T* x, T* y, std::int64_t n, SoftmaxPart row) {
   const auto value = [row](vfloat a) { return Log ? a - row.top - row.sum : vexp(a - row.top) * row.sum; };
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) store(y + i, value(load(x + i)));
   if (i < n) store_part(y + i, value(load_part(x + i, static_cast<int>(n - i))), static_cast<int>(n - i));
 }
-void quotient(const float* x, float* y, std::int64_t n, SoftmaxPart row, bool log) {
+template <class T>
+void quotient(const T* x, T* y, std::int64_t n, SoftmaxPart row, bool log) {
   if (log)
     quotients<true>(x, y, n, row);
   else
     quotients<false>(x, y, n, row);
 }
 
-template <bool Log>
-float sum_of_gradient(const float* y, const float* dy, std::int64_t n) {
+template <class T>
+void fill(T* y, std::int64_t n, float value) {
+  const vfloat all = splat(value);
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) store(y + i, all);
+  if (i < n) store_part(y + i, all, static_cast<int>(n - i));
+}
+
+template <bool Log, class T>
+float sum_of_gradient(const T* y, const T* dy, std::int64_t n) {
   vfloat even{}, odd{};
   const auto term = [](vfloat a, vfloat b) { return Log ? b : a * b; };
   std::int64_t i = 0;
@@ -73,12 +83,13 @@ float sum_of_gradient(const float* y, const float* dy, std::int64_t n) {
   if (i < n) odd += term(load_part(y + i, static_cast<int>(n - i)), load_part(dy + i, static_cast<int>(n - i)));
   return sum_lanes(even + odd);
 }
-float gradient_sum(const float* y, const float* dy, std::int64_t n, bool log) {
+template <class T>
+float gradient_sum(const T* y, const T* dy, std::int64_t n, bool log) {
   return log ? sum_of_gradient<true>(y, dy, n) : sum_of_gradient<false>(y, dy, n);
 }
 
-template <bool Log>
-void gradients(const float* y, const float* dy, float* dx, std::int64_t n, float sum) {
+template <bool Log, class T>
+void gradients(const T* y, const T* dy, T* dx, std::int64_t n, float sum) {
   const auto value = [sum](vfloat a, vfloat b) { return Log ? b - vexp(a) * sum : a * (b - sum); };
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) store(dx + i, value(load(y + i), load(dy + i)));
@@ -86,16 +97,20 @@ void gradients(const float* y, const float* dy, float* dx, std::int64_t n, float
   const int left = static_cast<int>(n - i);
   store_part(dx + i, value(load_part(y + i, left), load_part(dy + i, left)), left);
 }
-void gradient(const float* y, const float* dy, float* dx, std::int64_t n, float sum, bool log) {
+template <class T>
+void gradient(const T* y, const T* dy, T* dx, std::int64_t n, float sum, bool log) {
   if (log)
     gradients<true>(y, dy, dx, n, sum);
   else
     gradients<false>(y, dy, dx, n, sum);
 }
 
+template <class T>
+constexpr SoftmaxPasses<T> passes{reduce<T>, quotient<T>, fill<T>, gradient_sum<T>, gradient<T>};
+
 }  // namespace
 
 extern const SoftmaxKernels softmax_kernels;
-const SoftmaxKernels softmax_kernels{reduce, quotient, gradient_sum, gradient};
+const SoftmaxKernels softmax_kernels{passes<float>, passes<Half>, passes<BFloat16>};
 
 }  // namespace everglow::EVERGLOW_ISA_NAMESPACE
