@@ -1,24 +1,21 @@
 #!/usr/bin/env python3
-"""Writes torch_recurrent.txt, what PyTorch computes in float64 for small recurrent layers: python3 torch_recurrent.py.
+"""Writes torch/recurrent.txt, what PyTorch computes in float64 for small recurrent layers: python3 torch_recurrent.py.
 
 Every option that torch.nn has: cells, layers, both directions, projection, bias, packed sequences, states given or not; and resets,
 as sequences one after the other. A GRU that resets before the product is not in torch.nn: its case differentiates the formula by
-autograd. The format is that of torch_vectors.txt. Inputs are multiples of 1/64 of at most 6 bits, so 16-bit types hold them exactly.
+autograd. The form is told in vectors.py. Inputs are multiples of 1/64 of at most 6 bits, so 16-bit types hold them exactly.
 """
-import pathlib
-
-import numpy
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torch_vectors import Writer, needs_gradient
+import vectors
+from torch_vectors import needs_gradient
 
-random = numpy.random.default_rng(20261130)
 STEPS, BATCH, INPUTS = 4, 3, 3
 
 
 def draw(*shape, low=-63, high=63):
-    return torch.from_numpy(random.integers(low, high + 1, shape) / 64.0)
+    return torch.from_numpy(vectors.draw(*shape, low=low, high=high))
 
 
 class ResetBefore(torch.nn.Module):
@@ -123,9 +120,4 @@ def recurrent(out):
 
 
 if __name__ == "__main__":
-    writer = Writer()
-    recurrent(writer)
-    path = pathlib.Path(__file__).with_name("torch_recurrent.txt")
-    path.write_text("\n".join(writer.lines) + "\n")
-    print(f"{path.name}: {sum(line.startswith('case') for line in writer.lines)} cases, {path.stat().st_size} bytes, "
-          f"PyTorch {torch.__version__}")
+    vectors.write("torch", {"recurrent": recurrent})

@@ -1,42 +1,22 @@
 #!/usr/bin/env python3
-"""Writes torch_vectors.txt, what PyTorch computes in float64 for small problems of each layer: python3 torch_vectors.py.
+"""Writes torch/LAYER.txt, what PyTorch computes in float64 for small problems of a layer: python3 torch_vectors.py [LAYER...].
 
-The build and the tests need the file alone. It was written with PyTorch 2.11 on a CPU. All inputs are multiples of 1/64, so f32
-holds them exactly. A case opens with `case NAME`, then come `number NAME VALUE` and `tensor NAME SIZES...` with its values below.
+The build and the tests need the files alone. They were written with PyTorch 2.11 on a CPU. Recurrent layers: torch_recurrent.py.
 """
-import pathlib
-
-import numpy
 import torch
 import torch.nn.functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import vectors
 
 torch.set_default_dtype(torch.float64)
-random = numpy.random.default_rng(20240607)
 
 
 def draw(*shape, low=-64, high=64):
-    return torch.from_numpy(random.integers(low, high + 1, shape) / 64.0)
+    return torch.from_numpy(vectors.draw(*shape, low=low, high=high))
 
 
 def needs_gradient(*tensors):
     return [tensor.clone().requires_grad_(True) for tensor in tensors]
-
-
-class Writer:
-    def __init__(self):
-        self.lines = []
-
-    def case(self, name, **fields):
-        self.lines.append(f"case {name}")
-        for key, value in fields.items():
-            if not isinstance(value, torch.Tensor):
-                self.lines.append(f"number {key} {value:.17g}")
-                continue
-            self.lines.append(" ".join(["tensor", key, *map(str, value.shape)]))
-            flat = value.detach().flatten().tolist()
-            for start in range(0, len(flat), 6):
-                self.lines.append(" ".join(f"{v:.17g}" for v in flat[start : start + 6]))
 
 
 def linear(out):
@@ -54,38 +34,6 @@ def linear(out):
         y = activation(z)
         y.backward(dy)
         out.case(f"linear {name}", x=x, weight=weight, bias=bias, dy=dy, z=z, y=y, dx=x.grad, dweight=weight.grad, dbias=bias.grad)
-
-
-def lstm(out):
-    steps, batch, inputs, hidden = 6, 4, 5, 3
-    for name, lengths in {"plain": None, "lengths": [6, 2, 5, 1]}.items():
-        for directions in (1, 2):
-            layer = torch.nn.LSTM(inputs, hidden, bidirectional=directions == 2)
-            with torch.no_grad():
-                for parameter in layer.parameters():
-                    parameter.copy_(draw(*parameter.shape, low=-37, high=37))
-            state = (directions, batch, hidden)
-            x, h0, c0 = needs_gradient(draw(steps, batch, inputs), draw(*state), draw(*state))
-            dy, dhn, dcn = draw(steps, batch, directions * hidden), draw(*state), draw(*state)
-            if lengths is None:
-                y, (hn, cn) = layer(x, (h0, c0))
-            else:
-                packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
-                packed_y, (hn, cn) = layer(packed, (h0, c0))
-                y, _ = pad_packed_sequence(packed_y, total_length=steps)
-            ((y * dy).sum() + (hn * dhn).sum() + (cn * dcn).sum()).backward()
-            fields = dict(directions=directions, lengths=torch.tensor(lengths or [steps] * batch), h0=h0, c0=c0, dhn=dhn, dcn=dcn)
-            shown_x, shown_dy = x.detach().clone(), dy.clone()
-            for row, length in enumerate(lengths or []):  # padding must not matter
-                shown_x[length:, row] = shown_dy[length:, row] = float("nan")
-            fields.update(x=shown_x, dy=shown_dy, y=y, hn=hn, cn=cn, dx=x.grad, dh0=h0.grad, dc0=c0.grad)
-            for direction, suffix in enumerate(["", "_reverse"][:directions]):
-                for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                    parameter = getattr(layer, f"{part}_l0{suffix}")
-                    short = part.replace("weight", "w").replace("bias", "b")
-                    fields[f"{short}.{direction}"] = parameter
-                    fields[f"d{short}.{direction}"] = parameter.grad
-            out.case(f"lstm {name}{directions}", **fields)
 
 
 def attention(out):
@@ -132,48 +80,86 @@ def attention(out):
 
 
 def softmax(out):
+    infinity, nan = float("inf"), float("nan")
     for name, function in {"plain": F.softmax, "log": F.log_softmax}.items():
         for masked in (False, True):
             shown = draw(4, 11, low=-1280, high=1280)
-            if masked and name == "plain":
-                shown[0, 3], shown[2, :7] = float("-inf"), float("-inf")
+            if masked:
+                shown[0, 3], shown[2, :7] = -infinity, -infinity
             x = needs_gradient(shown)[0]
             dy = draw(4, 11)
             y = function(x, dim=-1)
             y.backward(dy)
             out.case(f"softmax {name}{int(masked)}", log=int(name == "log"), x=x, dy=dy, y=y, dx=x.grad)
+        shown = draw(7, 40)  # rows that end as NaN
+        shown[0], shown[1, 7], shown[2, 39], shown[3] = -infinity, infinity, nan, -infinity
+        shown[3, 0], shown[4, 1], shown[4, 2], shown[5] = nan, infinity, nan, infinity
+        out.case(f"softmax {name}_special", log=int(name == "log"), x=shown, y=function(shown, dim=-1))
+
+
+def pointwise(out):
+    activations = {
+        "relu": F.relu,
+        "gelu_erf": F.gelu,
+        "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+        "silu": F.silu,
+    }
+    for name, activation in activations.items():
+        z = torch.cat([draw(50), draw(50, low=-640, high=640), torch.tensor([-1e30, -100.0, -20.0, 0.0, 20.0, 100.0, 1e30])])
+        z = needs_gradient(z)[0]
+        dy = draw(107)
+        y = activation(z)
+        y.backward(dy)
+        out.case(f"pointwise {name}", z=z, dy=dy, y=y, dz=z.grad)
 
 
 def embedding(out):
-    for name, padding in {"plain": -1, "padding": 2}.items():
+    shapes = {
+        "plain": (-1, [[0, 2, 6], [2, 2, 3], [6, 0, 6], [1, 2, 0]]),
+        "padding": (2, [[0, 2, 6], [2, 2, 3], [6, 0, 6], [1, 2, 0]]),
+        "repeated": (-1, [4] * 70 + [0] + [4] * 30),
+        "only_padding": (0, [0, 0, 0]),
+        "one": (-1, 5),
+    }
+    for name, (padding, indices) in shapes.items():
         table = needs_gradient(draw(7, 5))[0]
-        indices = torch.tensor([[0, 2, 6], [2, 2, 3], [6, 0, 6], [1, 2, 0]])
-        dy = draw(4, 3, 5)
+        indices = torch.tensor(indices)
+        dy = draw(*indices.shape, 5)
         y = F.embedding(indices, table, padding_idx=None if padding < 0 else padding)
         y.backward(dy)
         out.case(f"embedding {name}", padding=padding, indices=indices, table=table, dy=dy, y=y, dtable=table.grad)
 
 
 def loss(out):
-    for reduction in ("sum", "mean"):
-        for smoothing in (0.0, 0.125):
-            x, weight, bias = needs_gradient(draw(8, 5), draw(9, 5), draw(9))
-            targets = torch.tensor([3, -100, 0, 8, 3, -100, 5, 3])
-            value = F.cross_entropy(
-                F.linear(x, weight, bias), targets, ignore_index=-100, label_smoothing=smoothing, reduction=reduction
-            )
-            value.backward()
-            out.case(
-                f"loss {reduction}{smoothing}", smoothing=smoothing, mean=int(reduction == "mean"), targets=targets,
-                count=int((targets >= 0).sum()), x=x, weight=weight, bias=bias, loss=value.reshape(1), dx=x.grad,
-                dweight=weight.grad, dbias=bias.grad,
-            )
+    some, class_two = [3, -100, 0, 8, 3, -100, 5, 3], [3, 2, 0, 8, 2, 2, 5, 3]
+    settings = [(reduction, smoothing, -100, some) for reduction in ("sum", "mean") for smoothing in (0.0, 0.125, 1.0)]
+    settings += [("sum", 0.125, 2, class_two), ("mean", 0.0, 2, class_two), ("sum", 0.125, -100, [-100] * 8)]
+    for number, (reduction, smoothing, ignored, targets) in enumerate(settings):
+        x, weight, bias = needs_gradient(draw(8, 5), draw(9, 5), draw(9))
+        targets = torch.tensor(targets)
+        value = F.cross_entropy(
+            F.linear(x, weight, bias), targets, ignore_index=ignored, label_smoothing=smoothing, reduction=reduction
+        )
+        value.backward()
+        out.case(
+            f"loss {number}_{reduction}", smoothing=smoothing, mean=int(reduction == "mean"), ignored=ignored, targets=targets,
+            count=int((targets != ignored).sum()), x=x, weight=weight, bias=bias, loss=value.reshape(1), dx=x.grad,
+            dweight=weight.grad, dbias=bias.grad,
+        )
 
 
 def adam(out):
-    steps, single = 6, lambda value: float(numpy.float32(value))
-    beta1, beta2, epsilon, rate = single(0.9), single(0.999), single(1e-8), single(0.01)
-    for name, (decay, clip) in {"plain": (0.0, 0.0), "clip": (0.0, 1.0), "decay_clip": (0.125, 2.0)}.items():
+    steps = 6
+    settings = {  # weight decay, largest norm, betas, epsilon
+        "plain": (0.0, 0.0, (0.9, 0.999), 1e-8),
+        "clip": (0.0, 1.0, (0.9, 0.999), 1e-8),
+        "decay": (0.0625, 0.0, (0.9, 0.999), 1e-8),
+        "decay_clip": (0.125, 2.0, (0.9, 0.999), 1e-8),
+        "other_betas": (0.0, 0.0, (0.5, 0.9), 0.0078125),
+        "no_momentum": (0.0, 3.0, (0.0, 0.99), 1e-8),
+    }
+    for name, (decay, clip, betas, epsilon) in settings.items():
+        beta1, beta2, epsilon, rate = map(vectors.single, (*betas, epsilon, 0.01))
         parameters = needs_gradient(draw(9, 5), draw(13))
         fields = dict(beta1=beta1, beta2=beta2, epsilon=epsilon, rate=rate, decay=decay, clip=clip, steps=steps)
         fields.update({"start.0": parameters[0].detach().clone(), "start.1": parameters[1].detach().clone()})
@@ -192,10 +178,4 @@ def adam(out):
 
 
 if __name__ == "__main__":
-    writer = Writer()
-    for layer in (linear, lstm, attention, softmax, embedding, loss, adam):
-        layer(writer)
-    path = pathlib.Path(__file__).with_name("torch_vectors.txt")
-    path.write_text("\n".join(writer.lines) + "\n")
-    print(f"{path.name}: {sum(line.startswith('case') for line in writer.lines)} cases, {path.stat().st_size} bytes, "
-          f"PyTorch {torch.__version__}")
+    vectors.write("torch", {f.__name__: f for f in (linear, attention, softmax, pointwise, embedding, loss, adam)})

@@ -1,8 +1,8 @@
-// Every layer but the sequences against what PyTorch computed in f64: the reference in f64, and every row that takes f32. The
-// inputs are multiples of 1/64, exact in both.
+// Every layer but the sequences against what PyTorch and JAX computed in f64: the reference in f64, and every row that takes f32.
+// The inputs are multiples of 1/64, exact in both.
 #include "cases/proof/linear.hpp"
 #include "ops/small_layers.hpp"
-#include "ops/torch_vectors.hpp"
+#include "ops/stored_vectors.hpp"
 #include "support/tensor.hpp"
 
 #include <everglow/embedding.hpp>
@@ -19,13 +19,13 @@ namespace everglow {
 namespace {
 
 using test::HostTensor;
-using test::TorchCase;
+using test::StoredCase;
 using Values = std::vector<double>;
 
 constexpr DType dtypes[] = {DType::f64, DType::f32};
 
 template <class Row>
-void with_trace(const TorchCase& c, const std::string& row, DType dtype, const Row& f) {
+void with_trace(const StoredCase& c, const std::string& row, DType dtype, const Row& f) {
   SCOPED_TRACE(c.name + ", " + row + ", " + std::string(name(dtype)));
   f();
 }
@@ -34,7 +34,7 @@ void with_trace(const TorchCase& c, const std::string& row, DType dtype, const R
 /// activations and their slopes have Lipschitz constant 1.13 and are computed within 16 u (|z| + |y|) and 24 u · 1.13.
 struct LinearBounds {
   Values z, y, dx, dweight, dbias;
-  LinearBounds(const TorchCase& c, double u)
+  LinearBounds(const StoredCase& c, double u)
       : y(c.values("y").size()), dx(c.values("dx").size()), dweight(c.values("dweight").size()), dbias(c.values("dbias").size()) {
     const auto rows = static_cast<std::size_t>(c.size("x", 0)), inputs = static_cast<std::size_t>(c.size("x", 1)),
                outputs = static_cast<std::size_t>(c.size("weight", 0));
@@ -59,7 +59,7 @@ struct LinearBounds {
 };
 
 TEST(Torch, Linear_sanitize) {
-  for (const TorchCase& c : test::torch_cases("linear"))
+  for (const StoredCase& c : test::torch_cases("linear"))
     for (const DType dtype : dtypes) {
       const LinearDescription d{.inputs = c.size("x", 1),
                                 .outputs = c.size("y", 1),
@@ -67,7 +67,7 @@ TEST(Torch, Linear_sanitize) {
                                 .activation = test::parse_activation(c.name.substr(7)),
                                 .training = true};
       const LinearSizes sizes{c.size("x", 0)};
-      const LinearBounds bounds(c, test::roundoff_beside_torch(dtype));
+      const LinearBounds bounds(c, test::roundoff_beside_stored(dtype));
       for (const auto& row : test::accepting_rows<LinearPlan>("linear", d, sizes))
         with_trace(c, row, dtype, [&] {
           const LinearPlan plan(d, sizes, Device::cpu(), {.force = row});
@@ -91,14 +91,16 @@ TEST(Torch, Linear_sanitize) {
 /// With n columns and exponentials of arguments to R below the maximum, y is within e = (5 + n + R) u of itself, log y within
 /// e (1 + |log y|). The gradient y (dy - Σ y dy), |dy| <= 1, is then within y (3 e + (n + 6) u); that of the logarithm,
 /// dy - y Σ dy, within n (1.4 e + (n + 4) u) + 2 (n + 1) u, since y (1 + |log y|) < 1.4.
-TEST(Torch, Softmax_sanitize) {
-  for (const TorchCase& c : test::torch_cases("softmax"))
+/// What is not finite is so exactly.
+void expect_softmax(const std::vector<StoredCase>& cases) {
+  for (const StoredCase& c : cases)
     for (const DType dtype : dtypes) {
       const SoftmaxDescription d{.dtype = dtype, .log = c.number("log") != 0};
       const SoftmaxSizes sizes{c.size("x", 0), c.size("x", 1)};
-      const double u = test::roundoff_beside_torch(dtype), n = static_cast<double>(sizes.columns), e = (5 + n + 40) * u;
+      const double u = test::roundoff_beside_stored(dtype), n = static_cast<double>(sizes.columns), e = (5 + n + 40) * u;
       Values y_bound, dx_bound;
-      for (const double y : c.values("y")) {
+      for (const double value : c.values("y")) {
+        const double y = std::isfinite(value) ? value : 0;
         y_bound.push_back(e * (d.log ? 1 + std::fabs(y) : y) + 1e-37);
         dx_bound.push_back((d.log ? n * (1.4 * e + (n + 4) * u) + 2 * (n + 1) * u : y * (3 * e + (n + 6) * u)) + 1e-37);
       }
@@ -109,15 +111,49 @@ TEST(Torch, Softmax_sanitize) {
           const HostTensor y = c.blank("y", dtype), dx = c.blank("y", dtype);
           plan.forward({c.host("x", dtype), y}, {scratch.data(), scratch.bytes()});
           EXPECT_EQ("", test::compare(y.values(), c.values("y"), y_bound));
+          if (!c.has("dy")) return;
           plan.backward({y, c.host("dy", dtype), dx}, {scratch.data(), scratch.bytes()});
           EXPECT_EQ("", test::compare(dx.values(), c.values("dx"), dx_bound));
         });
     }
 }
 
+TEST(Torch, Softmax_sanitize) { expect_softmax(test::torch_cases("softmax")); }
+TEST(Jax, Softmax_sanitize) { expect_softmax(test::jax_cases("softmax")); }
+
+/// The bounds of cases/proof/pointwise.cpp.
+void expect_activations(const std::vector<StoredCase>& cases) {
+  for (const StoredCase& c : cases)
+    for (const DType dtype : dtypes) {
+      const PointwiseDescription value{
+          .operation = Pointwise::activation, .dtype = dtype, .activation = test::parse_activation(c.name.substr(10))};
+      PointwiseDescription slope = value;
+      slope.operation = Pointwise::activation_gradient;
+      const PointwiseSizes sizes{c.size("z", 0)};
+      const double u = test::roundoff_beside_stored(dtype);
+      Values y_bound, dz_bound;
+      for (std::size_t i = 0; i < c.values("z").size(); ++i) {
+        const double z = std::fabs(c.values("z")[i]), dy = std::fabs(c.values("dy")[i]), cubed = z < 1e3 ? 0.1 * z * z * z : 0;
+        y_bound.push_back(u * std::fabs(c.values("y")[i]) + 10 * u * z + 1e-37);
+        dz_bound.push_back(u * std::fabs(c.values("dz")[i]) + 16 * u * (1 + std::min(z, 1e3) + cubed) * dy + 1e-37);
+      }
+      for (const auto& row : test::accepting_rows<PointwisePlan>("pointwise", value, sizes))
+        with_trace(c, row, dtype, [&] {
+          const HostTensor z = c.host("z", dtype), y = c.blank("z", dtype);
+          PointwisePlan(value, sizes, Device::cpu(), {.force = row}).run({.a = z, .b = {}, .y = y});
+          EXPECT_EQ("", test::compare(y.values(), c.values("y"), y_bound));
+          PointwisePlan(slope, sizes, Device::cpu(), {.force = row}).run({.a = z, .b = c.host("dy", dtype), .y = y});
+          EXPECT_EQ("", test::compare(y.values(), c.values("dz"), dz_bound));
+        });
+    }
+}
+
+TEST(Torch, Pointwise_sanitize) { expect_activations(test::torch_cases("pointwise")); }
+TEST(Jax, Pointwise_sanitize) { expect_activations(test::jax_cases("pointwise")); }
+
 /// Rows are copied, and sums of multiples of 1/64 are exact.
 TEST(Torch, Embedding_sanitize) {
-  for (const TorchCase& c : test::torch_cases("embedding"))
+  for (const StoredCase& c : test::torch_cases("embedding"))
     for (const DType dtype : dtypes)
       for (const DType index : {DType::i32, DType::i64}) {
         const EmbeddingDescription d{.vocabulary = c.size("table", 0),
@@ -141,7 +177,7 @@ TEST(Torch, Embedding_sanitize) {
 /// As loss_test.cpp derives them, with u the roundoff and every probability at most 1.
 struct LossBounds {
   double loss, dx, dweight;
-  LossBounds(const TorchCase& c, double factor, double u) {
+  LossBounds(const StoredCase& c, double factor, double u) {
     const double reach = static_cast<double>(c.size("x", 1)) + 1, classes = static_cast<double>(c.size("weight", 0)),
                  counted = c.number("count"), largest = std::log(classes) + 4 * reach, e = reach * reach * u,
                  r = 2 * e + (classes + 16 + 4 * reach) * u;
@@ -151,19 +187,19 @@ struct LossBounds {
   }
 };
 
-TEST(Torch, Loss_sanitize) {
-  for (const TorchCase& c : test::torch_cases("loss"))
+void expect_loss(const std::vector<StoredCase>& cases) {
+  for (const StoredCase& c : cases)
     for (const DType dtype : dtypes) {
       const LossDescription d{.inputs = c.size("x", 1),
                               .classes = c.size("weight", 0),
                               .dtype = dtype,
                               .smoothing = static_cast<float>(c.number("smoothing")),
-                              .ignore_index = -100,
+                              .ignore_index = c.whole("ignored", -1),
                               .training = true};
       const LossSizes sizes{c.size("x", 0)};
       const bool mean = c.number("mean") != 0;
       const double count = c.number("count");
-      const LossBounds bounds(c, mean ? 1 / count : 1, test::roundoff_beside_torch(dtype));
+      const LossBounds bounds(c, mean ? 1 / count : 1, test::roundoff_beside_stored(dtype));
       for (const auto& row : test::accepting_rows<LossPlan>("loss", d, sizes))
         with_trace(c, row, dtype, [&] {
           const LossPlan plan(d, sizes, Device::cpu(), {.force = row});
@@ -187,11 +223,14 @@ TEST(Torch, Loss_sanitize) {
     }
 }
 
+TEST(Torch, Loss_sanitize) { expect_loss(test::torch_cases("loss")); }
+TEST(Jax, Loss_sanitize) { expect_loss(test::jax_cases("loss")); }
+
 /// The states of one row's run through all steps.
 struct AdamRun {
   HostTensor parameter[2], m[2], v[2];
   HostTensor step{DType::i64, {1}}, rate{DType::f32, {1}}, norm{DType::f32, {1}};
-  explicit AdamRun(const TorchCase& c) {
+  explicit AdamRun(const StoredCase& c) {
     step.fill(0), rate.fill(c.number("rate"));
     for (int i = 0; i < 2; ++i) {
       const std::string key = "start." + std::to_string(i);
@@ -199,7 +238,7 @@ struct AdamRun {
       parameter[i].set(c.values(key)), m[i].fill(0), v[i].fill(0);
     }
   }
-  void take_step(const AdamPlan& plan, const TorchCase& c, const std::string& number) {
+  void take_step(const AdamPlan& plan, const StoredCase& c, const std::string& number) {
     std::vector<AdamTensor> tensors;
     std::vector<HostTensor> gradients;
     for (int i = 0; i < 2; ++i) {
@@ -217,7 +256,7 @@ struct AdamRun {
 /// t² 40 · 8 u rate + 2 t u |p|. PyTorch clips to max / (norm + 1e-6): its gradients are smaller by the share s = 1e-6 / norm, its
 /// m by at most s and its v by 2 s, and so each direction, at most 8, is off by at most 2 s of itself.
 TEST(Torch, AdamWithClipping_sanitize) {
-  for (const TorchCase& c : test::torch_cases("adam")) {
+  for (const StoredCase& c : test::torch_cases("adam")) {
     const AdamDescription d{.beta1 = static_cast<float>(c.number("beta1")),
                             .beta2 = static_cast<float>(c.number("beta2")),
                             .epsilon = static_cast<float>(c.number("epsilon")),
@@ -228,7 +267,7 @@ TEST(Torch, AdamWithClipping_sanitize) {
       with_trace(c, row, DType::f32, [&] {
         const AdamPlan plan(d, {58, 2}, Device::cpu(), {.force = row});
         AdamRun run(c);
-        const double u = test::roundoff_beside_torch(DType::f32), t = steps;
+        const double u = test::roundoff_beside_stored(DType::f32), t = steps;
         double share = 0;
         for (int step = 0; step < steps; ++step) {
           const double norm = c.number("norm." + std::to_string(step));

@@ -1,7 +1,7 @@
-// Attention against what PyTorch computed in f64: the reference in f64, and every row that takes f32. Padding is NaN.
+// Attention against what PyTorch and JAX computed in f64: the reference in f64, and every row that takes f32. Padding is NaN.
 #include "cases/proof/attention_problem.hpp"
 #include "ops/small_layers.hpp"
-#include "ops/torch_vectors.hpp"
+#include "ops/stored_vectors.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,19 +9,19 @@ namespace everglow {
 namespace {
 
 using proof::Values;
-using test::TorchCase;
+using test::StoredCase;
 
-proof::AttentionResults expected_attention(const TorchCase& c) {
+proof::AttentionResults expected_attention(const StoredCase& c) {
   const auto values = [&](const char* key) { return c.has(key) ? c.values(key) : Values(); };
   return {
       .o = values("o"), .lse = values("lse"), .dq = values("dq"), .dk = values("dk"), .dv = values("dv"), .dbias = values("dbias")};
 }
 
-void expect_attention(const TorchCase& c, AttentionDescription d, const AttentionSizes& sizes, const proof::AttentionInputs& in) {
+void expect_attention(const StoredCase& c, AttentionDescription d, const AttentionSizes& sizes, const proof::AttentionInputs& in) {
   const proof::AttentionResults exact = expected_attention(c), bounds = proof::attention_bounds(d, sizes, in, exact);
-  const double own_and_torch = d.dtype == DType::f64 ? 2 : 1 + 0x1p-29;
+  const double own_and_stored = d.dtype == DType::f64 ? 2 : 1 + 0x1p-29;
   const auto compare = [&](const Values& actual, const Values& expected, Values bound) {
-    for (double& value : bound) value *= own_and_torch;
+    for (double& value : bound) value *= own_and_stored;
     return test::compare(actual, expected, bound);
   };
   for (const auto& row : test::accepting_rows<AttentionPlan>("attention", d, sizes)) {
@@ -37,8 +37,8 @@ void expect_attention(const TorchCase& c, AttentionDescription d, const Attentio
 }
 
 /// The bounds are those of attention_bounds.cpp, from the magnitudes of the case.
-TEST(Torch, Attention_sanitize) {
-  for (const TorchCase& c : test::torch_cases("attention"))
+void expect_cases(const std::vector<StoredCase>& cases) {
+  for (const StoredCase& c : cases)
     for (const DType dtype : {DType::f64, DType::f32}) {
       SCOPED_TRACE(c.name + ", " + std::string(name(dtype)));
       const AttentionDescription d{.heads = static_cast<std::int64_t>(c.number("heads")),
@@ -47,7 +47,10 @@ TEST(Torch, Attention_sanitize) {
                                    .scale = static_cast<float>(c.number("scale")),
                                    .causal = c.number("causal") != 0,
                                    .alignment = CausalAlignment::top_left,
+                                   .window_left = c.whole("left", -1),
+                                   .window_right = c.whole("right", -1),
                                    .bias = c.has("bias"),
+                                   .query_lengths = c.has("query_lengths"),
                                    .key_lengths = c.has("key_lengths"),
                                    .dtype = dtype,
                                    .training = true};
@@ -56,10 +59,14 @@ TEST(Torch, Attention_sanitize) {
       in.q = c.values("q"), in.k = c.values("k"), in.v = c.values("v"), in.d_o = c.values("d_o");
       in.dlse.assign(c.values("lse").size(), 0);
       if (d.bias) in.bias = c.values("bias"), in.bias_rows = in.bias_heads = 1;
+      if (d.query_lengths) in.query_lengths = c.values("query_lengths");
       if (d.key_lengths) in.key_lengths = c.values("key_lengths");
       expect_attention(c, d, sizes, in);
     }
 }
+
+TEST(Torch, Attention_sanitize) { expect_cases(test::torch_cases("attention")); }
+TEST(Jax, Attention_sanitize) { expect_cases(test::jax_cases("attention")); }
 
 }  // namespace
 }  // namespace everglow

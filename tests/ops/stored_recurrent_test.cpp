@@ -1,7 +1,7 @@
-// Recurrent layers against what PyTorch computed in f64: the reference in f64, and every row in f32, f16 and bf16, which hold the
-// inputs exactly. Padding is NaN.
+// Recurrent layers against what PyTorch and JAX computed in f64: the reference in f64, and every row in f32, f16 and bf16, which
+// hold the inputs exactly. Padding is NaN.
 #include "cases/proof/recurrent_plain.hpp"
-#include "ops/torch_vectors.hpp"
+#include "ops/stored_vectors.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,11 +14,11 @@ namespace {
 
 using proof::RecurrentProblem;
 using proof::RecurrentResult;
-using test::TorchCase;
+using test::StoredCase;
 using Values = std::vector<double>;
 
 /// Cases are named "recurrent CELL OPTION".
-RecurrentProblem recurrent_problem(const TorchCase& c, DType dtype) {
+RecurrentProblem recurrent_problem(const StoredCase& c, DType dtype) {
   const auto whole = [&](const char* key) { return std::to_string(static_cast<std::int64_t>(c.number(key))); };
   const std::size_t begin = c.name.find(' ') + 1, outputs = static_cast<std::size_t>(c.size("hn", 2));
   std::string line = "recurrent cell=" + c.name.substr(begin, c.name.find(' ', begin) - begin) +
@@ -53,9 +53,9 @@ double largest(const Values& values) {
 }
 
 /// The bound of cases/proof/recurrent.cpp: twice the error of a plain layer at worst over a tensor, and 4 units of the largest
-/// factor. In f64 roundings are 2^-29 as large, and PyTorch makes as many. Gradients of states that were not given are not
+/// factor. In f64 roundings are 2^-29 as large, and they make as many. Gradients of states that were not given are not
 /// PyTorch's.
-void expect_recurrent(const TorchCase& c, const RecurrentResult& plain, const RecurrentResult& actual, double unit, double share) {
+void expect_recurrent(const StoredCase& c, const RecurrentResult& plain, const RecurrentResult& actual, double unit, double share) {
   const auto outputs = actual.outputs(), measures = plain.outputs();
   ASSERT_EQ(outputs.size(), measures.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -65,14 +65,14 @@ void expect_recurrent(const TorchCase& c, const RecurrentResult& plain, const Re
     const Values &expected = c.values(key), measure = measures[i].second.values();
     double error = 0;
     for (std::size_t e = 0; e < expected.size(); ++e) error = std::max(error, std::fabs(measure[e] - expected[e]));
-    EXPECT_LT(error, 64 * unit * std::max(1.0, largest(expected))) << "plain differs from PyTorch in " << name;
+    EXPECT_LT(error, 64 * unit * std::max(1.0, largest(expected))) << "plain differs in " << name;
     const double allowed = 2 * error + 4 * unit * std::max(1.0, largest(expected));
     EXPECT_EQ("", test::compare(outputs[i].second.values(), expected, share * allowed)) << name;
   }
 }
 
-TEST(Torch, Recurrent_sanitize) {
-  for (const TorchCase& c : test::torch_cases("recurrent"))
+void expect_cases(const std::vector<StoredCase>& cases) {
+  for (const StoredCase& c : cases)
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       SCOPED_TRACE(c.name + ' ' + std::string(name(dtype)));
       const RecurrentProblem p = recurrent_problem(c, dtype);
@@ -90,6 +90,9 @@ TEST(Torch, Recurrent_sanitize) {
         }
     }
 }
+
+TEST(Torch, Recurrent_sanitize) { expect_cases(test::torch_cases("recurrent")); }
+TEST(Jax, Recurrent_sanitize) { expect_cases(test::jax_cases("recurrent")); }
 
 }  // namespace
 }  // namespace everglow
