@@ -2,6 +2,7 @@
 // and one fused update. Blocks of all tensors are numbered through, so that many small tensors keep the threads as busy as a large
 // one.
 #include "cpu/isa/adam.hpp"
+#include "core/mutant.hpp"
 #include "core/parallel.hpp"
 #include "core/storage.hpp"
 #include "cpu/rows.hpp"
@@ -71,7 +72,7 @@ void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&)
   for (std::size_t i = 0; i < t.tensors.size(); ++i)
     s.starts[i + 1] = s.starts[i] + (t.tensors[i].parameter.elements() + block - 1) / block;
   const auto& kernels = select(q.isa, portable::adam_kernels, avx2::adam_kernels, avx512::adam_kernels);
-  double gradient = 1 / (t.scale.given() ? static_cast<double>(f32_of(t.scale)) : 1.0);
+  double gradient = 1 / (t.scale.given() && !mutant("adam.loss_scale_kept") ? static_cast<double>(f32_of(t.scale)) : 1.0);
 
   if (d.clip > 0 || t.norm.given() || t.overflow.given()) {
     for_blocks(q, t, s, [&](const AdamTensor& tensor, std::int64_t begin, std::int64_t end, std::int64_t number) {
@@ -85,7 +86,7 @@ void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&)
     if (t.norm.given()) *static_cast<float*>(t.norm.data) = static_cast<float>(norm);
     if (t.overflow.given()) *static_cast<std::int32_t*>(t.overflow.data) = overflow ? 1 : 0;
     if (overflow) return;
-    if (d.clip > 0 && norm > d.clip) gradient *= d.clip / norm;
+    if (d.clip > 0 && norm > d.clip && !mutant("adam.no_clipping")) gradient *= d.clip / norm;
   }
 
   const std::int64_t steps = ++*static_cast<std::int64_t*>(t.step.data);

@@ -3,6 +3,7 @@
 #include "cpu/isa/embedding.hpp"
 #include "core/arena.hpp"
 #include "core/indices.hpp"
+#include "core/mutant.hpp"
 #include "core/parallel.hpp"
 #include "core/visit.hpp"
 #include "cpu/rows.hpp"
@@ -87,7 +88,7 @@ void backward(const EmbeddingQuery& q, const EmbeddingBackward& t, void* workspa
     s.next[n] = s.first[index];
     s.first[index] = n;
   }
-  if (d.padding_index >= 0) s.first[d.padding_index] = -1;
+  if (d.padding_index >= 0 && !mutant("embedding.padding_has_gradient")) s.first[d.padding_index] = -1;
   visit_storage(d.dtype, [&](auto element) {
     using T = decltype(element);
     if (t.dtable.dtype == DType::f32)

@@ -4,6 +4,7 @@
 // and gradients are summed in f32 and rounded once.
 #include "cpu/isa/loss.hpp"
 #include "core/indices.hpp"
+#include "core/mutant.hpp"
 #include "core/parallel.hpp"
 #include "core/storage.hpp"
 #include "cpu/rows.hpp"
@@ -194,7 +195,7 @@ class Run {
       s_.losses[first + r] =
           log_sum - part_of(1 - smoothing, z_target) - part_of(smoothing, s.sum / static_cast<double>(classes()));
       c.scales[r] = static_cast<float>(factor_ / s.sum_exponentials);
-      z[target] = static_cast<float>(z[target] - (1 - smoothing) * s.sum_exponentials);
+      z[target] = static_cast<float>(z[target] - flipped("loss.target_sign", (1 - smoothing) * s.sum_exponentials));
     }
     if (gradients) kernels_.gradients(c);
   }
@@ -202,8 +203,10 @@ class Run {
   /// The factor of every gradient, and what no block writes.
   void prepare(const LossBackward& b) {
     const double scale = b.scale.given() ? *static_cast<const float*>(b.scale.data) : 1.0;
-    factor_ = b.divide_by_count ? scale / static_cast<double>(std::max<std::int64_t>(count_, 1)) : scale;
-    for (std::int64_t n = 0; n < t_.x.size(0) && b.dx.given(); ++n)
+    factor_ = b.divide_by_count && !mutant("loss.sum_instead_of_mean")
+                  ? scale / static_cast<double>(std::max<std::int64_t>(count_, 1))
+                  : scale;
+    for (std::int64_t n = 0; n < t_.x.size(0) && b.dx.given() && !mutant("loss.ignored_rows_not_cleared"); ++n)
       if (read_index(t_.targets, n) == q_.description.ignore_index) clear(b.dx, n, inputs());
     if (count_ > 0 || b.accumulate) return;
     for (std::int64_t c = 0; c < classes() && b.dweight.given(); ++c) clear(b.dweight, c, inputs());
@@ -231,7 +234,7 @@ class Run {
             .ldb = block.x_stride,
             .c = direct ? static_cast<float*>(b.dweight.data) : s_.dweight,
             .ldc = direct ? row_stride(b.dweight) : inputs(),
-            .accumulate = block.begin > 0 || (direct && b.accumulate)},
+            .accumulate = (block.begin > 0 && !mutant("loss.last_block_alone")) || (direct && b.accumulate)},
            context_);
     }
     if (!b.dbias.given()) return;
@@ -256,7 +259,7 @@ class Run {
             .ldb = stride,
             .c = dx,
             .ldc = direct && block.rows > 1 ? b.dx.strides[0] : inputs(),
-            .accumulate = begin > 0},
+            .accumulate = begin > 0 && !mutant("loss.last_panel_alone")},
            context_);
     });
     for (std::int64_t r = 0; r < block.rows && !direct; ++r)

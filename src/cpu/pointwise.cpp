@@ -2,6 +2,7 @@
 // the logical order and call the loops of an instruction set on each contiguous stretch. Operands of 16 bits and those whose last
 // dimension is strided are staged through small blocks on the stack.
 #include "cpu/isa/pointwise.hpp"
+#include "core/mutant.hpp"
 #include "core/parallel.hpp"
 #include "core/philox.hpp"
 #include "core/storage.hpp"
@@ -67,7 +68,7 @@ class Runner {
         storage_(d_.dtype, q.isa) {
     const double p = d_.dropout;
     threshold_ = dropout_threshold(p);
-    keep_scale_ = static_cast<float>(1 / (1 - p));
+    keep_scale_ = static_cast<float>(1 / (1 - dropped("pointwise.dropout_not_scaled", p)));
   }
 
   /// The elements [begin, end) of the logical order.

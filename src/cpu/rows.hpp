@@ -1,4 +1,4 @@
-// The blocked f32 rows of each layer on a CPU, in src/cpu; their inner loops are compiled once for each instruction set.
+// The blocked rows of each layer on a CPU, in src/cpu; their inner loops are compiled once for each instruction set.
 #pragma once
 
 #include "core/rows.hpp"

@@ -2,6 +2,7 @@
 // maxima and sums are joined in their order, so the bits do not depend on who computes a segment: a thread takes whole rows, or,
 // where rows are few and long, segments.
 #include "core/arena.hpp"
+#include "core/mutant.hpp"
 #include "core/parallel.hpp"
 #include "core/visit.hpp"
 #include "cpu/isa/softmax_kernels.hpp"
@@ -93,7 +94,7 @@ struct Backward {
   }
 };
 
-void add(SoftmaxPart& sum, const SoftmaxPart& part) { sum.sum += part.sum; }
+void add(SoftmaxPart& sum, const SoftmaxPart& part) { sum.sum = dropped("softmax.last_segment_alone", sum.sum) + part.sum; }
 
 /// Both directions: reduce the segments of a row, join them in their order, write the segments.
 template <class Pass>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <everglow/linear.hpp>
+#include "core/mutant.hpp"
 
 #include <cmath>
 #include <numbers>
@@ -30,17 +31,19 @@ inline double activation_slope(Activation activation, double z) {
     case Activation::none:
       return 1;
     case Activation::relu:
-      return z > 0 ? 1 : 0;
+      return z > 0 ? flipped("pointwise.reference_relu_slope_sign", 1.0) : 0;
     case Activation::gelu_tanh: {
       const double root = std::sqrt(2 * std::numbers::inv_pi), t = std::tanh(root * (z + 0.044715 * z * z * z));
-      return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * 0.044715 * z * z);
+      return 0.5 * (1 + t) +
+             flipped("pointwise.reference_gelu_tanh_slope_sign", 0.5 * z * (1 - t * t) * root * (1 + 3 * 0.044715 * z * z));
     }
     case Activation::gelu_erf:
       return 0.5 * std::erfc(-z / std::numbers::sqrt2) +
-             z * std::exp(-0.5 * z * z) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+             dropped("pointwise.reference_gelu_erf_slope_lacks_a_term",
+                     z * std::exp(-0.5 * z * z) * std::numbers::inv_sqrtpi / std::numbers::sqrt2);
     case Activation::silu: {
       const double s = 1 / (1 + std::exp(-z));
-      return s * (1 + z * (1 - s));
+      return s * (1 + flipped("pointwise.reference_silu_slope_sign", z * (1 - s)));
     }
   }
   return 1;

@@ -1,4 +1,5 @@
 // Adam in plain loops, each element in double between the f32 states.
+#include "core/mutant.hpp"
 #include "reference/element.hpp"
 #include "reference/rows.hpp"
 
@@ -34,10 +35,13 @@ void step(const AdamQuery& q, const AdamStep& t, void*, const Stream&) {
   for (const AdamTensor& a : t.tensors)
     for (std::int64_t i = 0; i < a.parameter.elements(); ++i) {
       const double gradient = clip * read(a.gradient.data, a.gradient.dtype, i) / loss_scale;
-      const double m = beta1 * read(a.m.data, DType::f32, i) + (1 - beta1) * gradient;
+      const double m = beta1 * read(a.m.data, DType::f32, i) + (1 - beta1) * flipped("adam.reference_first_moment_sign", gradient);
       const double v = beta2 * read(a.v.data, DType::f32, i) + (1 - beta2) * gradient * gradient;
       const double before = read(a.parameter.data, DType::f32, i);
-      const double direction = (m / correction1) / (std::sqrt(v / correction2) + d.epsilon) + d.weight_decay * before;
+      const double direction =
+          (m / correction1) /
+              (std::sqrt(v / (mutant("adam.reference_second_moment_not_corrected") ? 1 : correction2)) + d.epsilon) +
+          flipped("adam.reference_decay_sign", d.weight_decay * before);
       const double after = before - rate * direction;
       write(a.m.data, DType::f32, i, m);
       write(a.v.data, DType::f32, i, v);

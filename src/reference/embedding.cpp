@@ -2,6 +2,7 @@
 // that used it. Serves every dtype.
 #include "core/arena.hpp"
 #include "core/indices.hpp"
+#include "core/mutant.hpp"
 #include "reference/element.hpp"
 #include "reference/rows.hpp"
 
@@ -38,8 +39,8 @@ void backward(const EmbeddingQuery& q, const EmbeddingBackward& t, void* workspa
   }
   for (std::int64_t v = 0; v < d.vocabulary; ++v)
     for (std::int64_t i = 0; i < d.width; ++i) {
-      double sum = t.accumulate ? read(t.dtable, v, i) : 0;
-      if (v != d.padding_index)
+      double sum = t.accumulate ? dropped("embedding.reference_not_accumulated", read(t.dtable, v, i)) : 0;
+      if (v != d.padding_index || mutant("embedding.reference_padding_has_gradient"))
         for (std::int64_t n = s.first[v]; n >= 0; n = s.next[n]) sum += read(t.dy, n, i);
       write(t.dtable, sum, v, i);
     }

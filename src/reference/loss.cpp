@@ -2,6 +2,7 @@
 // are computed again class by class, so that no matrix of logits exists here either. Serves every dtype.
 #include "core/arena.hpp"
 #include "core/indices.hpp"
+#include "core/mutant.hpp"
 #include "reference/element.hpp"
 #include "reference/rows.hpp"
 
@@ -55,7 +56,8 @@ double row_loss(const LossQuery& q, const double* logits, double log_sum_exp, st
 /// d loss / d z_c
 double logit_gradient(const LossQuery& q, double z, double log_sum_exp, bool is_target) {
   const double smoothing = q.description.smoothing;
-  return std::exp(z - log_sum_exp) - (is_target ? 1 - smoothing : 0) - smoothing / static_cast<double>(q.description.classes);
+  return std::exp(z - log_sum_exp) - (is_target ? flipped("loss.reference_target_sign", 1 - smoothing) : 0) -
+         dropped("loss.reference_no_smoothing_in_gradient", smoothing / static_cast<double>(q.description.classes));
 }
 
 std::int64_t counted_rows(const LossQuery& q, const LossForward& t) {
@@ -85,7 +87,8 @@ void input_gradient(const LossQuery& q, const LossBackward& t, const Scratch& s,
   std::fill_n(s.sums, f.x.size(1), 0.0);
   for (std::int64_t c = 0; c < f.weight.size(0); ++c) {
     const double gradient = factor * logit_gradient(q, s.logits[c], s.log_sum_exp[row], c == target);
-    for (std::int64_t i = 0; i < f.x.size(1); ++i) s.sums[i] += gradient * read(f.weight, c, i);
+    for (std::int64_t i = 0; i < f.x.size(1); ++i)
+      s.sums[i] += flipped("loss.reference_input_gradient_sign", gradient * read(f.weight, c, i));
   }
   for (std::int64_t i = 0; i < f.x.size(1); ++i) write(t.dx, s.sums[i], row, i);
 }
@@ -100,7 +103,7 @@ void class_gradients(const LossQuery& q, const LossBackward& t, const Scratch& s
     const std::int64_t target = read_index(f.targets, n);
     if (target == q.description.ignore_index) continue;
     const double gradient = factor * logit_gradient(q, logit(f, n, c), s.log_sum_exp[n], c == target);
-    bias_sum += gradient;
+    bias_sum += flipped("loss.reference_bias_gradient_sign", gradient);
     for (std::int64_t i = 0; i < f.x.size(1); ++i) s.sums[i] += gradient * read(f.x, n, i);
   }
   if (bias) write(t.dbias, bias_sum, c);
@@ -114,12 +117,15 @@ void forward_backward(const LossQuery& q, const LossBackward& t, void* workspace
   const LossForward& f = t.forward;
   const std::int64_t count = counted_rows(q, f);
   const double scale = t.scale.given() ? read(t.scale, 0) : 1;
-  const double factor = t.divide_by_count ? scale / static_cast<double>(std::max<std::int64_t>(count, 1)) : scale;
+  const double factor = t.divide_by_count && !mutant("loss.reference_sum_instead_of_mean")
+                            ? scale / static_cast<double>(std::max<std::int64_t>(count, 1))
+                            : scale;
   double sum = 0;
   for (std::int64_t n = 0; n < f.x.size(0); ++n) {
     const std::int64_t target = read_index(f.targets, n);
     if (target == q.description.ignore_index) {
-      for (std::int64_t i = 0; i < f.x.size(1) && t.dx.given(); ++i) write(t.dx, 0, n, i);
+      for (std::int64_t i = 0; i < f.x.size(1) && t.dx.given() && !mutant("loss.reference_ignored_rows_not_cleared"); ++i)
+        write(t.dx, 0, n, i);
       continue;
     }
     s.log_sum_exp[n] = row_of_logits(f, n, s.logits);

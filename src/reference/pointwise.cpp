@@ -1,4 +1,5 @@
 // Elementwise operations one element at a time, in double, for every dtype and any strides.
+#include "core/mutant.hpp"
 #include "core/philox.hpp"
 #include "reference/activation.hpp"
 #include "reference/element.hpp"
@@ -23,7 +24,8 @@ double element(const ConstTensorView& view, std::int64_t i) { return read(view.d
 double dropped_out(const PointwiseDescription& d, const PointwiseRun& t, std::int64_t i) {
   const double p = d.dropout;
   const bool keep = dropout_keeps(t.dropout_seed, t.dropout_offset, static_cast<std::uint64_t>(i), dropout_threshold(p));
-  return (keep ? element(t.a, i) / (1 - p) : 0) + (t.b.given() ? element(t.b, i) : 0);
+  return (keep ? element(t.a, i) / (1 - dropped("pointwise.reference_dropout_not_scaled", p)) : 0) +
+         (t.b.given() ? element(t.b, i) : 0);
 }
 
 double value(const PointwiseDescription& d, const PointwiseRun& t, std::int64_t i) {
@@ -43,7 +45,8 @@ double value(const PointwiseDescription& d, const PointwiseRun& t, std::int64_t 
     case Pointwise::activation:
       return activate(d.activation, element(t.a, i));
     case Pointwise::activation_gradient:
-      return element(t.b, i) * activation_slope(d.activation, element(t.a, i));
+      return flipped("pointwise.reference_activation_gradient_sign", element(t.b, i)) *
+             activation_slope(d.activation, element(t.a, i));
   }
   return 0;
 }

@@ -1,4 +1,5 @@
 // Softmax in plain loops: maximum, sum, quotient, all in double. Serves every dtype.
+#include "core/mutant.hpp"
 #include "reference/element.hpp"
 #include "reference/rows.hpp"
 
@@ -32,7 +33,10 @@ void backward(const SoftmaxQuery& q, const SoftmaxBackward& t, void*, const Stre
     for (std::int64_t c = 0; c < t.y.size(1); ++c) sum += read(t.dy, r, c) * (q.description.log ? 1 : read(t.y, r, c));
     for (std::int64_t c = 0; c < t.y.size(1); ++c) {
       const double y = read(t.y, r, c), dy = read(t.dy, r, c);
-      write(t.dx, q.description.log ? dy - std::exp(y) * sum : y * (dy - sum), r, c);
+      write(t.dx,
+            q.description.log ? dy - dropped("softmax.reference_log_gradient_lacks_a_term", std::exp(y) * sum)
+                              : y * (dy - flipped("softmax.reference_gradient_sign", sum)),
+            r, c);
     }
   }
 }

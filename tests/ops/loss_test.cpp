@@ -92,6 +92,23 @@ TEST(Loss, LossOfARowIsTheFormula) {
   EXPECT_NEAR(f.dx.at(0), p - 0.875, 1e-15);
 }
 
+/// A row alone has the bits of dx that it has among others, in whatever block of rows it is.
+TEST(Loss, RowsDoNotDependOnTheRest) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Fixture f({.inputs = 33, .classes = 1001, .dtype = dtype, .smoothing = 0.1F, .ignore_index = 7, .training = true}, 300);
+    const LossPlan plan(f.d, {300}, Device::cpu(), {.threads = 3, .force = "cpu.loss", .deterministic = true});
+    run(plan, f.all());
+    for (const std::int64_t row : {0, 1, 150, 299}) {
+      const HostTensor alone(dtype, {1, 33});
+      LossBackward b = f.all();
+      b.forward.x = f.x.view().narrow(0, row, 1), b.forward.targets = f.targets.view().narrow(0, row, 1);
+      b.dx = alone, b.dweight = {}, b.dbias = {};
+      run(plan, b);
+      EXPECT_EQ(alone.values(), test::gathered(f.dx.view().narrow(0, row, 1))) << row << ' ' << name(dtype);
+    }
+  }
+}
+
 TEST(Loss, WholeNumbersAreExact_sanitize) {
   // Neighbours in x cancel and neighbours in W agree, so that every logit is 0 and every probability 1/64: all gradients are
   // multiples of 1/64 below 2^24 / 64, and no order of the sums rounds.
@@ -200,7 +217,8 @@ TEST(Loss, ExplainsItsProducts) {
   EXPECT_EQ(gemms[0].n, 7);
   EXPECT_EQ(gemms[0].k, 3);
   EXPECT_EQ(plan.explain().kernel, "cpu.loss");
-  EXPECT_EQ(LossPlan({.inputs = 3, .classes = 5, .dtype = DType::f16}, {7}).explain().rows[0].reason, "f16 is not served yet");
+  const LossPlan wide({.inputs = 3, .classes = 5, .dtype = DType::f64}, {7});
+  EXPECT_EQ(wide.explain().rows[0].reason, "f64 is served by the reference alone");
 }
 
 TEST(Loss, WorkspaceDoesNotHoldTheLogits) {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -18,10 +19,10 @@ constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::
 /// One row of 40 columns, all 0.5 but some: what comes out, on every row of the table.
 void expect_row(const SoftmaxDescription& d, const std::vector<std::pair<int, double>>& some, double expected_first,
                 const char* what) {
-  SCOPED_TRACE(what);
+  SCOPED_TRACE(what + (' ' + std::string(name(d.dtype))));
   for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
     SCOPED_TRACE(row);
-    HostTensor x(DType::f32, {1, 40}), y(DType::f32, {1, 40});
+    HostTensor x(d.dtype, {1, 40}), y(d.dtype, {1, 40});
     x.fill(0.5);
     for (const auto& [column, value] : some) {
       if (column < 0)
@@ -42,22 +43,26 @@ void expect_row(const SoftmaxDescription& d, const std::vector<std::pair<int, do
 }
 
 TEST(Softmax, RowsWithNanAndInfinities_sanitize) {
-  const SoftmaxDescription plain, zero{.masked_row = MaskedRow::zero}, log{.log = true},
-      log_zero{.log = true, .masked_row = MaskedRow::zero};
-  for (const auto& d : {plain, zero, log, log_zero}) {
-    expect_row(d, {{7, infinity}}, nan, "one +inf");
-    expect_row(d, {{39, infinity}, {3, infinity}}, nan, "two +inf");
-    for (const int column : {0, 17, 39}) {
-      expect_row(d, {{column, nan}}, nan, "a NaN");
-      expect_row(d, {{-1, -infinity}, {column, nan}}, nan, "a NaN among -inf");
-      expect_row(d, {{column, nan}, {20, infinity}}, nan, "a NaN and +inf");
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const SoftmaxDescription plain{.dtype = dtype}, zero{.dtype = dtype, .masked_row = MaskedRow::zero},
+        log{.dtype = dtype, .log = true}, log_zero{.dtype = dtype, .log = true, .masked_row = MaskedRow::zero};
+    for (const auto& d : {plain, zero, log, log_zero}) {
+      expect_row(d, {{7, infinity}}, nan, "one +inf");
+      expect_row(d, {{39, infinity}, {3, infinity}}, nan, "two +inf");
+      for (const int column : {0, 17, 39}) {
+        expect_row(d, {{column, nan}}, nan, "a NaN");
+        expect_row(d, {{-1, -infinity}, {column, nan}}, nan, "a NaN among -inf");
+        expect_row(d, {{column, nan}, {20, infinity}}, nan, "a NaN and +inf");
+      }
     }
+    expect_row(plain, {{-1, -infinity}}, nan, "all -inf");
+    expect_row(log, {{-1, -infinity}}, nan, "all -inf, log");
+    expect_row(zero, {{-1, -infinity}}, 0, "all -inf, zero");
+    expect_row(log_zero, {{-1, -infinity}}, -infinity, "all -inf, log, zero");
+    HostTensor share(dtype, {1});
+    share.fill(1.0 / 40);
+    expect_row(plain, {{-1, dtype == DType::f16 ? 65504 : 3e38}}, share.at(0), "the largest numbers");
   }
-  expect_row(plain, {{-1, -infinity}}, nan, "all -inf");
-  expect_row(log, {{-1, -infinity}}, nan, "all -inf, log");
-  expect_row(zero, {{-1, -infinity}}, 0, "all -inf, zero");
-  expect_row(log_zero, {{-1, -infinity}}, -infinity, "all -inf, log, zero");
-  expect_row(plain, {{-1, 3e38}}, static_cast<float>(1.0 / 40), "the largest numbers");
 }
 
 /// -inf beside numbers is a mask: 0 in its place, the others as if it were absent; in the first vector, or all of it.
@@ -75,24 +80,50 @@ TEST(Softmax, MaskedColumnsAreZero_sanitize) {
 
 /// The same bits for any thread count, in place, and for few long rows that threads share.
 TEST(Softmax, ThreadsAndPlaceDoNotChangeBits_sanitize) {
-  for (const std::int64_t rows : {1, 2, 5})
-    for (const std::int64_t columns : {40, 40000}) {
-      HostTensor x(DType::f32, {rows, columns}), dy(DType::f32, {rows, columns});
-      x.uniform(1, -8, 8), dy.uniform(2, -1, 1);
-      for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
-        std::vector<double> first_y, first_dx;
-        for (const int threads : {1, 2, 3}) {
-          const SoftmaxPlan plan({}, {rows, columns}, Device::cpu(), {.threads = threads, .force = row, .deterministic = true});
-          const test::Scratch scratch(plan.workspace_bytes());
-          HostTensor y(DType::f32, {rows, columns}), dx(DType::f32, {rows, columns});
-          y.set(x.values()), dx.set(dy.values());
-          plan.forward({y, y}, {scratch.data(), scratch.bytes()});
-          plan.backward({y, dx, dx}, {scratch.data(), scratch.bytes()});
-          if (threads == 1) first_y = y.values(), first_dx = dx.values();
-          EXPECT_EQ(first_y, y.values()) << row << ' ' << threads;
-          EXPECT_EQ(first_dx, dx.values()) << row << ' ' << threads;
-          EXPECT_TRUE(scratch.guards_intact());
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const std::int64_t rows : {1, 2, 5})
+      for (const std::int64_t columns : {40, 40000}) {
+        HostTensor x(dtype, {rows, columns}), dy(dtype, {rows, columns});
+        x.uniform(1, -8, 8), dy.uniform(2, -1, 1);
+        for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
+          std::vector<double> first_y, first_dx;
+          for (const int threads : {1, 2, 3}) {
+            const SoftmaxPlan plan({.dtype = dtype}, {rows, columns}, Device::cpu(),
+                                   {.threads = threads, .force = row, .deterministic = true});
+            const test::Scratch scratch(plan.workspace_bytes());
+            HostTensor y(dtype, {rows, columns}), dx(dtype, {rows, columns});
+            y.set(x.values()), dx.set(dy.values());
+            plan.forward({y, y}, {scratch.data(), scratch.bytes()});
+            plan.backward({y, dx, dx}, {scratch.data(), scratch.bytes()});
+            if (threads == 1) first_y = y.values(), first_dx = dx.values();
+            EXPECT_EQ(first_y, y.values()) << row << ' ' << threads;
+            EXPECT_EQ(first_dx, dx.values()) << row << ' ' << threads;
+            EXPECT_TRUE(scratch.guards_intact());
+          }
         }
+      }
+}
+
+/// A row alone has the bits that it has among others, whether threads take whole rows or share them.
+TEST(Softmax, RowsDoNotDependOnTheRest_sanitize) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t columns : {70, 40000}) {
+      HostTensor x(dtype, {9, columns}), dy(dtype, {9, columns});
+      x.uniform(1, -8, 8), dy.uniform(2, -1, 1);
+      const SoftmaxPlan plan({.dtype = dtype}, {9, columns}, Device::cpu(),
+                             {.threads = 3, .force = "cpu.softmax_online", .deterministic = true});
+      const test::Scratch scratch(plan.workspace_bytes());
+      const auto run = [&](std::int64_t first, std::int64_t rows) {
+        HostTensor y(dtype, {rows, columns}), dx(dtype, {rows, columns});
+        plan.forward({x.view().narrow(0, first, rows), y}, {scratch.data(), scratch.bytes()});
+        plan.backward({y, dy.view().narrow(0, first, rows), dx}, {scratch.data(), scratch.bytes()});
+        return std::pair{y.values(), dx.values()};
+      };
+      const auto [y, dx] = run(0, 9);
+      for (const std::int64_t first : {0, 4, 8}) {
+        const auto [y_alone, dx_alone] = run(first, 1);
+        EXPECT_TRUE(std::equal(y_alone.begin(), y_alone.end(), y.begin() + first * columns)) << first;
+        EXPECT_TRUE(std::equal(dx_alone.begin(), dx_alone.end(), dx.begin() + first * columns)) << first;
       }
     }
 }
@@ -121,6 +152,31 @@ TEST(Softmax, GradientsOfTheReferenceAreDifferences_sanitize) {
       EXPECT_NEAR(dx.at(i), (above - below) / (2 * h), 1e-8) << i;
     }
   }
+}
+
+/// Where all columns are equal, y = 1/n and log y = -log n; a constant gradient c then vanishes, c/n - n c/n² and c - n c/n. It
+/// does so on rows of several segments, whole or shared by threads, within the roundings of n terms: 2 (n + 16) u of c/n or c, and
+/// those of y to a storage type of 16 bits.
+TEST(Softmax, AConstantGradientVanishes_sanitize) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const std::int64_t n : {7, 100, 40000})
+      for (const bool log : {false, true})
+        for (const int threads : {1, 3})
+          for (const auto& row : kernels("softmax", DeviceKind::cpu)) {
+            const SoftmaxPlan plan({.dtype = dtype, .log = log}, {1, n}, Device::cpu(), {.threads = threads, .force = row});
+            const test::Scratch scratch(plan.workspace_bytes());
+            HostTensor x(dtype, {1, n}), y(dtype, {1, n}), dy(dtype, {1, n}), dx(dtype, {1, n});
+            x.fill(0.5), dy.fill(3);
+            plan.forward({x, y}, {scratch.data(), scratch.bytes()});
+            plan.backward({y, dy, dx}, {scratch.data(), scratch.bytes()});
+            const auto terms = static_cast<double>(n);
+            const double of_y = dtype == DType::f32 ? 0 : 2 * test::unit_roundoff(dtype) * (log ? std::log(terms) : 1);
+            const double least = dtype == DType::f16 ? 0x1p-25 : 0;  // where f16's spacing stops to shrink
+            const double bound =
+                (log ? 3 : 3 / terms) * (2 * (terms + 16) * 0x1p-24 + of_y + (log ? 0 : 2 * terms * least)) + least;
+            EXPECT_EQ("", test::compare(dx.values(), std::vector<double>(static_cast<std::size_t>(n), 0.0), bound))
+                << row << ' ' << n << ' ' << name(dtype);
+          }
 }
 
 TEST(Softmax, WrongShapeNamesArgumentExpectedAndActual) {

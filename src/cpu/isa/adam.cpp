@@ -1,6 +1,7 @@
 // The loops of adam.hpp. The update is a plain loop, since the vector types have no square root; the compiler makes vectors of it.
 #include "cpu/isa/adam.hpp"
 
+#include "core/mutant.hpp"
 #include "core/simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -34,10 +35,11 @@ void update(const AdamPart& part, const AdamFactors& factors) {
   for (std::int64_t i = 0; i < part.n; ++i) {
     const float g = gradient[i] * f.gradient;
     const float first = f.keep1 * m[i] + f.take1 * g;
-    const float second = f.keep2 * v[i] + f.take2 * (g * g);
+    const float second = dropped("adam.second_moment_forgets", f.keep2 * v[i]) + f.take2 * (g * g);
     m[i] = first;
     v[i] = second;
-    parameter[i] -= f.rate * first / (__builtin_sqrtf(second) * f.root + f.epsilon) + f.decay * parameter[i];
+    parameter[i] -=
+        f.rate * first / (__builtin_sqrtf(second) * f.root + f.epsilon) + flipped("adam.decay_sign", f.decay * parameter[i]);
   }
 }
 

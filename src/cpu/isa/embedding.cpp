@@ -1,6 +1,7 @@
 // The loop of embedding.hpp: a strip of columns at a time, whose sum stays in registers while the list is walked.
 #include "cpu/isa/embedding.hpp"
 
+#include "core/mutant.hpp"
 #include "core/simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -12,9 +13,11 @@ constexpr int strip = 4;  // vectors
 template <int vectors, class T, class Out>
 void sum_columns(Out* out, std::int64_t column, const EmbeddingUses<T>& uses, bool accumulate) {
   vfloat sum[vectors];
-  for (int i = 0; i < vectors; ++i) sum[i] = accumulate ? load(out + column + i * lanes) : vfloat{};
+  for (int i = 0; i < vectors; ++i)
+    sum[i] = accumulate && !mutant("embedding.not_accumulated") ? load(out + column + i * lanes) : vfloat{};
   for (std::int64_t n = uses.first; n >= 0; n = uses.next[n])
-    for (int i = 0; i < vectors; ++i) sum[i] += load(uses.dy + n * uses.stride + column + i * lanes);
+    for (int i = 0; i < vectors; ++i)
+      sum[i] += flipped("embedding.whole_vectors_sign", load(uses.dy + n * uses.stride + column + i * lanes));
   for (int i = 0; i < vectors; ++i) store(out + column + i * lanes, sum[i]);
 }
 
@@ -25,7 +28,7 @@ void sum_rows(Out* out, std::int64_t width, const EmbeddingUses<T>& uses, bool a
   for (; column + lanes <= width; column += lanes) sum_columns<1>(out, column, uses, accumulate);
   if (column == width) return;
   const int part = static_cast<int>(width - column);
-  vfloat sum = accumulate ? load_part(out + column, part) : vfloat{};
+  vfloat sum = accumulate ? dropped("embedding.tail_not_accumulated", load_part(out + column, part)) : vfloat{};
   for (std::int64_t n = uses.first; n >= 0; n = uses.next[n]) sum += load_part(uses.dy + n * uses.stride + column, part);
   store_part(out + column, sum, part);
 }

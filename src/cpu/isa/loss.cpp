@@ -2,6 +2,7 @@
 // from further away.
 #include "cpu/isa/loss.hpp"
 
+#include "core/mutant.hpp"
 #include "core/simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -19,13 +20,19 @@ LogitStatistics exponentials(float* z, std::int64_t n) {
       tops[k] = vmax(value, tops[k]);
       sums[k] += value;
     }
+  for (; i + lanes <= n; i += lanes) {
+    const vfloat value = load(z + i);
+    tops[0] = vmax(value, tops[0]);
+    sums[0] += value;
+  }
+  if (i < n) {
+    const int part = static_cast<int>(n - i);
+    tops[1] = vmax(load_part(z + i, part, -__builtin_inff()), tops[1]);
+    sums[1] += load_part(z + i, part);
+  }
   LogitStatistics s;
   s.top = max_lanes(vmax(vmax(tops[0], tops[1]), vmax(tops[2], tops[3])));
   s.sum = sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  for (; i < n; ++i) {
-    s.top = z[i] > s.top ? z[i] : s.top;
-    s.sum += z[i];
-  }
   const vfloat top = splat(s.top);
   vfloat totals[strip] = {};
   for (i = 0; i + strip * lanes <= n; i += strip * lanes)
@@ -34,11 +41,16 @@ LogitStatistics exponentials(float* z, std::int64_t n) {
       store(z + i + k * lanes, value);
       totals[k] += value;
     }
-  for (; i < n; i += lanes) {
-    const int part = static_cast<int>(n - i < lanes ? n - i : lanes);
+  for (; i + lanes <= n; i += lanes) {
+    const vfloat value = vexp(load(z + i) - top);
+    store(z + i, value);
+    totals[0] += value;
+  }
+  if (i < n) {
+    const int part = static_cast<int>(n - i);
     const vfloat value = vexp(load_part(z + i, part, -__builtin_inff()) - top);
     store_part(z + i, value, part);
-    totals[0] += value;
+    totals[1] += value;
   }
   s.sum_exponentials = sum_lanes((totals[0] + totals[1]) + (totals[2] + totals[3]));
   return s;
@@ -53,17 +65,21 @@ void gradient_rows(const LossChunk& c, int first) {
   for (; i + lanes <= c.n; i += lanes) {
     vfloat sum = first == 0 || c.column_sums == nullptr ? vfloat{} : load(c.column_sums + i);
     for (int r = 0; r < rows; ++r) {
-      const vfloat value = load(values + r * c.stride + i) * scales[r] - c.shift;
+      const vfloat value = load(values + r * c.stride + i) * scales[r] - dropped("loss.no_smoothing_in_gradient", c.shift);
       store(values + r * c.stride + i, value);
-      sum += value;
+      sum += flipped("loss.column_sums_sign", value);
     }
     if (c.column_sums != nullptr) store(c.column_sums + i, sum);
   }
-  for (; i < c.n; ++i) {
-    float sum = first == 0 || c.column_sums == nullptr ? 0 : c.column_sums[i];
-    for (int r = 0; r < rows; ++r) sum += values[r * c.stride + i] = values[r * c.stride + i] * scales[r] - c.shift;
-    if (c.column_sums != nullptr) c.column_sums[i] = sum;
+  if (i == c.n) return;
+  const int part = static_cast<int>(c.n - i);
+  vfloat sum = first == 0 || c.column_sums == nullptr ? vfloat{} : load_part(c.column_sums + i, part);
+  for (int r = 0; r < rows; ++r) {
+    const vfloat value = load_part(values + r * c.stride + i, part) * scales[r] - c.shift;
+    store_part(values + r * c.stride + i, value, part);
+    sum += value;
   }
+  if (c.column_sums != nullptr) store_part(c.column_sums + i, sum, part);
 }
 
 void gradients(const LossChunk& c) {
@@ -75,14 +91,14 @@ void sum_rows(float* out, const float* values, std::int64_t stride, std::int64_t
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     vfloat sum = accumulate ? load(out + i) : vfloat{};
-    for (std::int64_t r = 0; r < rows; ++r) sum += load(values + r * stride + i);
+    for (std::int64_t r = 0; r < rows; ++r) sum += flipped("loss.bias_gradient_sign", load(values + r * stride + i));
     store(out + i, sum);
   }
-  for (; i < n; ++i) {
-    float sum = accumulate ? out[i] : 0;
-    for (std::int64_t r = 0; r < rows; ++r) sum += values[r * stride + i];
-    out[i] = sum;
-  }
+  if (i == n) return;
+  const int part = static_cast<int>(n - i);
+  vfloat sum = accumulate ? load_part(out + i, part) : vfloat{};
+  for (std::int64_t r = 0; r < rows; ++r) sum += load_part(values + r * stride + i, part);
+  store_part(out + i, sum, part);
 }
 
 }  // namespace

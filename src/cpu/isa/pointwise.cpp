@@ -2,6 +2,7 @@
 // an operation may run in place.
 #include "cpu/isa/pointwise.hpp"
 
+#include "core/mutant.hpp"
 #include "core/simd.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -81,15 +82,19 @@ void visit_activation(ActivationKernel activation, const F& f) {
                [](vfloat z) {
                  const vfloat t = vtanh(gelu_argument(z));
                  const vfloat square = vmin(z * z, splat(1e10F));  // 1 - t² is 0 long before; infinity times 0 would be NaN
-                 return 0.5F * (1.0F + t) + 0.5F * z * (1.0F - t * t) * root_two_over_pi * (1.0F + 3.0F * 0.044715F * square);
+                 return 0.5F * (1.0F + t) +
+                        dropped("pointwise.gelu_tanh_slope_lacks_a_term",
+                                0.5F * z * (1.0F - t * t) * root_two_over_pi * (1.0F + 3.0F * 0.044715F * square));
                });
     case ActivationKernel::gelu_erf:
-      return f([](vfloat z) { return z * normal(z); }, [](vfloat z) { return normal(z) + z * vexp(-0.5F * z * z) * 0.398942280F; });
+      return f(
+          [](vfloat z) { return z * normal(z); },
+          [](vfloat z) { return normal(z) + flipped("pointwise.gelu_erf_slope_sign", z * vexp(-0.5F * z * z) * 0.398942280F); });
     case ActivationKernel::silu:
       return f([](vfloat z) { return z * vsigmoid(z); },
                [](vfloat z) {
                  const vfloat s = vsigmoid(z);
-                 return s * (1.0F + z * (1.0F - s));
+                 return s * (1.0F + dropped("pointwise.silu_slope_lacks_a_term", z * (1.0F - s)));
                });
   }
 }

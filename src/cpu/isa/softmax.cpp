@@ -1,5 +1,6 @@
 // Online softmax (Milakov & Gimelshein, arXiv 1805.02867): maximum and sum in one pass over memory. Each lane keeps its own maximum
 // and sum over groups of vectors, so that the rescaling costs one exponential a group and lane, and lanes meet once a row.
+#include "core/mutant.hpp"
 #include "core/simd.hpp"
 
 #include "cpu/isa/softmax_kernels.hpp"
@@ -80,7 +81,9 @@ float sum_of_gradient(const T* y, const T* dy, std::int64_t n) {
     odd += term(load(y + i + lanes), load(dy + i + lanes));
   }
   for (; i + lanes <= n; i += lanes) even += term(load(y + i), load(dy + i));
-  if (i < n) odd += term(load_part(y + i, static_cast<int>(n - i)), load_part(dy + i, static_cast<int>(n - i)));
+  if (i < n)
+    odd += dropped("softmax.sum_lacks_its_tail",
+                   term(load_part(y + i, static_cast<int>(n - i)), load_part(dy + i, static_cast<int>(n - i))));
   return sum_lanes(even + odd);
 }
 template <class T>
@@ -90,7 +93,9 @@ float gradient_sum(const T* y, const T* dy, std::int64_t n, bool log) {
 
 template <bool Log, class T>
 void gradients(const T* y, const T* dy, T* dx, std::int64_t n, float sum) {
-  const auto value = [sum](vfloat a, vfloat b) { return Log ? b - vexp(a) * sum : a * (b - sum); };
+  const auto value = [sum](vfloat a, vfloat b) {
+    return Log ? b - dropped("softmax.log_gradient_lacks_a_term", vexp(a) * sum) : a * (b - flipped("softmax.gradient_sign", sum));
+  };
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) store(dx + i, value(load(y + i), load(dy + i)));
   if (i == n) return;
