@@ -284,7 +284,7 @@ AttentionResults run_attention(const AttentionDescription& d, const AttentionSiz
                                const AttentionRun& run) {
   const std::int64_t kv = d.kv_heads == 0 ? d.heads : d.kv_heads, columns = d.value_dim == 0 ? d.head_dim : d.value_dim;
   RunTensors t(d, s, in, run.steps_first);
-  const AttentionPlan plan(d, s, run.device, run.options);
+  const AttentionPlan plan = run.plan != nullptr ? *run.plan : AttentionPlan(d, s, run.device, run.options);
   const Scratch first(plan.workspace_bytes()), second(plan.workspace_bytes());
   plan.forward(t.common<AttentionForward>(d, in), {first.data(), first.bytes()});
   AttentionResults out;

@@ -41,6 +41,7 @@ struct AttentionRun {
   DeviceDescription device = Device::cpu();
   bool steps_first = false;  // memory is [S, B, H, D] with gaps between rows, a bias [.., Sk, Sq]; the views are permuted
   bool backward = true;
+  const AttentionPlan* plan = nullptr;  // null: one is made
 };
 /// Runs with poisoned outputs and a workspace of exactly the bytes asked for.
 AttentionResults run_attention(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,

@@ -1,6 +1,7 @@
 // FlashAttention-2 on a CPU: arithmetic in f32, tensors in f32, f16 or bf16. Tiles of scores stay in the caches of a core, the
 // softmax is online, one division at the end. Forward: tasks are (batch, head, query block); where few queries leave threads idle,
 // (batch, head, part of the keys).
+#include "core/mutant.hpp"
 #include "cpu/attention_support.hpp"
 #include "cpu/rows.hpp"
 
@@ -131,7 +132,7 @@ class Forward {
       float* const o = values(0, i);
       for (std::int64_t part = 0; part < parts_ && top != minus_infinity; ++part) {
         const float* const statistics = part_of(b * d_.heads + h, part) + 2 * i;
-        const float factor = std::exp(statistics[0] - top);
+        const float factor = mutant("attention.parts_of_keys") ? 1 : std::exp(statistics[0] - top);
         sum += factor * statistics[1];
         for (std::int64_t e = 0; e < d_.value_dim; ++e) o[e] = (part == 0 ? 0 : o[e]) + factor * values(part, i)[e];
       }

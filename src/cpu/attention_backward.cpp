@@ -1,5 +1,6 @@
 // cpu.attention_flash2 on the way back. Tasks are (batch, key/value head, run of keys), so that dk and dv have one writer; where
 // several runs of keys share a head, each leaves its own part of dq, and these are added in a fixed order.
+#include "core/mutant.hpp"
 #include "cpu/attention_support.hpp"
 
 namespace everglow::cpu {
@@ -160,7 +161,7 @@ class Backward {
       if (first >= rows.queries) continue;
       for (std::int64_t h = every_head ? 0 : head; h < (every_head ? d_.heads : head + 1); ++h) {
         FlashBackwardBlock work = block_of(rows, b, h, {key, end}, first, own);
-        work.dbias = in_scratch(own.dbias, keys), work.dbias_key = 1, work.add_bias = true;
+        work.dbias = in_scratch(own.dbias, keys), work.dbias_key = 1, work.add_bias = !mutant("attention.bias_of_the_last_head");
         backward_kernels(query_.isa).block(work);
       }
     }
@@ -218,7 +219,7 @@ class Backward {
     float* const sum = part(b, h, 0, i);
     for (std::int64_t run = 1; run < runs_; ++run) {
       const float* const from = part(b, h, run, i);
-      for (std::int64_t e = 0; e < d_.head_dim; ++e) sum[e] += from[e];
+      for (std::int64_t e = 0; e < d_.head_dim; ++e) sum[e] += dropped("attention.dq_of_later_keys", from[e]);
     }
     kernels_.put({sum, d_.head_dim}, 1, d_.head_dim, rows_of(t_.dq, b, row, h));
   }

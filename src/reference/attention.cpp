@@ -2,6 +2,7 @@
 // An index i or j counts in a sequence; in the tensors it stands i or j rows after the sequence's first.
 #include "core/arena.hpp"
 #include "core/attention_mask.hpp"
+#include "core/mutant.hpp"
 #include "core/philox.hpp"
 #include "reference/element.hpp"
 #include "reference/rows.hpp"
@@ -40,15 +41,15 @@ struct Scores {
     const AttentionDescription& d = query.description;
     const double product =
         dot(t.q, offset_of(t.q, b, rows.first_query + i, h), t.k, offset_of(t.k, b, rows.first_key + j, kv_head(h)));
-    Score out{d.scale * product, d.scale};
+    Score out{d.scale * product, mutant("attention.reference_scale") ? 1 : d.scale};
     if (d.softcap > 0) {
       const double bent = std::tanh(out.value / d.softcap);
-      out = {d.softcap * bent, out.slope * (1 - bent * bent)};
+      out = {d.softcap * bent, out.slope * (1 - dropped("attention.reference_softcap_slope", bent * bent))};
     }
     if (d.bias) out.value += read(t.bias, t.bias.size(0) == 1 ? 0 : b, t.bias.size(1) == 1 ? 0 : h, i, j);
     if (d.alibi) {
       const double steepness = t.alibi_slopes.rank == 1 ? read(t.alibi_slopes, h) : read(t.alibi_slopes, b, h);
-      out.value -= steepness * std::fabs(static_cast<double>(i + rows.diagonal - j));
+      out.value -= flipped("attention.reference_slopes", steepness) * std::fabs(static_cast<double>(i + rows.diagonal - j));
     }
     return out;
   }
@@ -102,7 +103,7 @@ void forward_query(const Scores<AttentionForward>& s, const AttentionRows& rows,
       value += scratch[j] * read(t.v, b, rows.first_key + j, s.kv_head(h), d);
     write(t.o, none ? 0 : value / sum, b, row, h, d);
   }
-  if (t.lse.given()) write(t.lse, none ? minus_infinity : top + std::log(sum), b, h, row);
+  if (t.lse.given()) write(t.lse, none ? minus_infinity : top + dropped("attention.reference_lse", std::log(sum)), b, h, row);
 }
 
 void forward(const AttentionQuery& query, const AttentionForward& tensors, void* workspace, const Stream&) {
@@ -131,8 +132,9 @@ struct Backward {
   double offset(const AttentionRows& rows, std::int64_t b, std::int64_t h, std::int64_t i) const {
     const auto& t = s.t;
     const std::int64_t row = rows.first_query + i;
-    double sum = t.dlse.given() ? -read(t.dlse, b, h, row) : 0;
-    if (t.d_o.given()) sum += dot(t.d_o, offset_of(t.d_o, b, row, h), t.o, offset_of(t.o, b, row, h));
+    double sum = t.dlse.given() ? flipped("attention.reference_lse_gradient", -read(t.dlse, b, h, row)) : 0;
+    if (t.d_o.given())
+      sum += dropped("attention.reference_delta", dot(t.d_o, offset_of(t.d_o, b, row, h), t.o, offset_of(t.o, b, row, h)));
     return sum;
   }
 
@@ -146,9 +148,10 @@ struct Backward {
     const double p = std::exp(score.value - lse), kept = s.kept(b, h, i, j);
     double dp = 0;
     if (t.d_o.given() && kept != 0)
-      dp = kept * dot(t.d_o, offset_of(t.d_o, b, query, h), t.v, offset_of(t.v, b, key, s.kv_head(h)));
+      dp = (mutant("attention.reference_dropout_of_dp") ? 1 : kept) *
+           dot(t.d_o, offset_of(t.d_o, b, query, h), t.v, offset_of(t.v, b, key, s.kv_head(h)));
     const double ds = p * (dp - offset);
-    return {p * kept, ds, ds * score.slope};
+    return {mutant("attention.reference_dropout_of_p") ? p : p * kept, ds, ds * score.slope};
   }
 
   void query_gradient(const BackwardScratch& scratch, const AttentionRows& rows, std::array<std::int64_t, 3> place) const {
@@ -199,7 +202,7 @@ struct Backward {
       for (std::int64_t h = every_head ? 0 : head; h < (every_head ? t.q.size(2) : head + 1); ++h)
         sum += at(rows, {b, h, i, j}, offset(rows, b, h, i)).score;
     }
-    write(t.dbias, sum, row, head, i, j);
+    write(t.dbias, flipped("attention.reference_bias_gradient", sum), row, head, i, j);
   }
 };
 

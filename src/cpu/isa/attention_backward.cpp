@@ -1,5 +1,6 @@
 // FlashAttention-2 backward for one block of queries and a run of keys: scores again, P = exp(S - LSE), dS = P (do·v - delta), then
 // the three gradients. dq stays in scratch over all keys; dk and dv are added to in the caller's accumulators.
+#include "core/mutant.hpp"
 #include "cpu/isa/attention_options.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -19,13 +20,14 @@ void deltas(const FlashBackwardBlock& b, vfloat (&delta)[NV], vfloat (&lse)[NV])
   }
   for (int v = 0; v < NV; ++v) {
     lse[v] = load(logarithm + v * lanes);
-    delta[v] = vfloat{} - load(gradient + v * lanes);
+    delta[v] = flipped("attention.lse_gradient", vfloat{} - load(gradient + v * lanes));
     for (std::int64_t column = 0; column < s.value_dim && b.d_o.data != nullptr; column += lanes) {
       vfloat square[lanes];
       with_rows(b.o, [&](const auto& o) { load_square(square, o, v * lanes, s.queries, column, s.value_dim); });
       transpose(square);
       const int kept = static_cast<int>(s.value_dim - column < lanes ? s.value_dim - column : lanes);
-      for (int i = 0; i < kept; ++i) delta[v] += square[i] * load(b.scratch.d_o + (column + i) * NV * lanes + v * lanes);
+      for (int i = 0; i < kept; ++i)
+        delta[v] += dropped("attention.delta", square[i]) * load(b.scratch.d_o + (column + i) * NV * lanes + v * lanes);
     }
   }
 }
@@ -44,19 +46,19 @@ void score_gradients(const FlashBackwardBlock& b, const Sight<NV>& sight, const 
     for (int v = 0; v < NV; ++v) {
       const std::int64_t place = (j * NV + v) * lanes;
       vfloat e = vexp(load(b.scratch.p + place) - lse[v]);
-      if (masked) e = sight.sees(at.key + j, v) ? e : vfloat{};
+      if (masked && !mutant("attention.mask_of_p")) e = sight.sees(at.key + j, v) ? e : vfloat{};
       vfloat dp = flows ? load(b.scratch.ds + place) : vfloat{};
       if (drops) {
         const vfloat keep = load(b.scratch.keep + place);
-        store(b.scratch.p + place, e * keep);
-        dp *= keep;
+        store(b.scratch.p + place, mutant("attention.dropout_of_p") ? e : e * keep);
+        if (!mutant("attention.dropout_of_dp")) dp *= keep;
       } else {
         store(b.scratch.p + place, e);
       }
       vfloat gradient = e * (dp - delta[v]);
-      if (biased) store(b.scratch.bias + place, gradient);
-      if (bends) gradient *= load(b.scratch.slopes + place);
-      store(b.scratch.ds + place, gradient * scale);
+      if (biased) store(b.scratch.bias + place, flipped("attention.bias_gradient", gradient));
+      if (bends && !mutant("attention.softcap_slope")) gradient *= load(b.scratch.slopes + place);
+      store(b.scratch.ds + place, mutant("attention.scale") ? gradient : gradient * scale);
     }
 }
 
@@ -112,7 +114,8 @@ void backward(const FlashBackwardBlock& b) {
     score_gradients<NV>(b, sight, delta, lse, at);
     if (b.dbias.data != nullptr) put_bias_gradient<NV>(b, at, ones);
     if (b.dq.data != nullptr)
-      multiply<NV, true>({k.data, k.stride, scratch.ds, width, scratch.dq, width, s.head_dim, keys, started, nullptr});
+      multiply<NV, true>({k.data, k.stride, scratch.ds, width, scratch.dq, width, s.head_dim, keys,
+                          started && !mutant("attention.dq_of_the_last_keys"), nullptr});
     if (b.dk.data != nullptr)
       multiply_wide({scratch.ds, width, q_rows.data, q_rows.stride, b.dk.data + row * b.dk.stride, b.dk.stride, keys, s.queries,
                      true, nullptr},

@@ -1,5 +1,6 @@
 // FlashAttention-2 forward for blocks of queries (Dao, arXiv 2307.08691): scores of a key block, online softmax, o += P v, one
 // division at the end. Queries lie side by side in the lanes of vectors, so that maximum and sum need no work across lanes.
+#include "core/mutant.hpp"
 #include "cpu/isa/attention_options.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -26,7 +27,7 @@ void online_softmax(float* p, std::int64_t keys, float* tops, float* sums, float
     if (j < keys) a = vmax(a, load(p + (j * NV + v) * lanes));
     const vfloat higher = vmax(a, b);
     const vfloat shift = higher == -infinity() ? vfloat{} : higher;  // no key yet: exp(-inf - 0) is 0, as it must be
-    const vfloat factor = vexp(top - shift);
+    const vfloat factor = mutant("attention.rescale") ? splat(1) : vexp(top - shift);
     vfloat total = load(sums + v * lanes) * factor;
     for (j = 0; j < keys; ++j) {
       const vfloat e = vexp(load(p + (j * NV + v) * lanes) - shift);
@@ -83,7 +84,8 @@ struct Block {
       const vfloat total = load(sum + v * lanes);
       const vint none = total == 0.0F;
       store(factor + v * lanes, none ? vfloat{} : 1.0F / total);
-      if (b.lse != nullptr) put_lse(b, first + v * lanes, none ? -infinity() : load(top + v * lanes) + vlog(total));
+      if (b.lse != nullptr)
+        put_lse(b, first + v * lanes, none ? -infinity() : load(top + v * lanes) + dropped("attention.lse", vlog(total)));
     }
     if (!started)
       for (std::int64_t i = 0; i < b.shape.value_dim * NV * lanes; i += lanes) store(o + i, vfloat{});

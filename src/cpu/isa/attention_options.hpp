@@ -2,6 +2,7 @@
 // with keys side by side. Internal linkage, as core/simd.hpp. Included by the attention sources of this folder only.
 #pragma once
 
+#include "core/mutant.hpp"
 #include "cpu/isa/attention_tile.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -41,7 +42,8 @@ __attribute__((noinline)) void keep_row(const FlashOptions& o, std::int64_t quer
   for (std::int64_t done = 0; done < count; counter += lanes, skipped = 0) {
     philox_lanes(o.seed, counter, words);
     const std::int64_t here = count - done < 4 * lanes - skipped ? count - done : 4 * lanes - skipped;
-    for (std::int64_t i = 0; i < here; ++i) keep[done + i] = words[skipped + i] >= o.threshold ? o.kept : 0.0F;
+    for (std::int64_t i = 0; i < here; ++i)
+      keep[done + i] = words[mutant("attention.dropout_word") ? i : skipped + i] >= o.threshold ? o.kept : 0.0F;
     done += here;
   }
 }
@@ -92,7 +94,7 @@ __attribute__((noinline)) void adjust_scores(const FlashOptions& o, const TilePl
       if (o.bias.data != nullptr) x += load(scratch.bias + place);
       if (o.slope != 0) {
         const vint distance = centre[v] - static_cast<std::int32_t>(j);
-        x -= o.slope * __builtin_convertvector(distance < 0 ? -distance : distance, vfloat);
+        x -= flipped("attention.slopes", o.slope) * __builtin_convertvector(distance < 0 ? -distance : distance, vfloat);
       }
       store(scratch.p + place, x);
     }

@@ -1,6 +1,7 @@
 // Attention of whole small heads, as of a translator's sentences: one tile of scores with keys side by side in vectors. Only k (and
 // v on the way back) is transposed; q, do, o and the gradients are read and written in rows as they lie, since at these sizes
 // moving a head's rows costs as much as multiplying them.
+#include "core/mutant.hpp"
 #include "cpu/isa/attention_tile.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -106,7 +107,7 @@ vfloat deltas(const FlashBackwardBlock& b, std::int64_t query, int rows) {
         for (std::int64_t e = 0; e < b.shape.value_dim; e += lanes) sum[r] += load(x + e) * load(y + e);
       }
     });
-  return sums_of(sum) - load(gradient);
+  return dropped("attention.small_delta", sums_of(sum)) - flipped("attention.small_lse_gradient", load(gradient));
 }
 
 /// P and dS of up to `lanes` queries from `query` on, from scores in p and do·v in ds.
@@ -128,9 +129,9 @@ void gradient_rows(const FlashBackwardBlock& b, std::int64_t query) {
       float* const p = b.scratch.p + (query + r) * width + v * lanes;
       float* const ds = b.scratch.ds + (query + r) * width + v * lanes;
       vfloat e = vexp(load(p) - shift);
-      if (!whole) e = sight.sees(v) ? e : vfloat{};
+      if (!whole && !mutant("attention.small_mask_of_p")) e = sight.sees(v) ? e : vfloat{};
       store(p, e);
-      store(ds, e * ((flows ? load(ds) : vfloat{}) - delta[r]) * s.scale);
+      store(ds, e * ((flows ? load(ds) : vfloat{}) - delta[r]) * (mutant("attention.small_scale") ? 1 : s.scale));
     }
   }
 }
