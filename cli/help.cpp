@@ -1,10 +1,11 @@
 // Help pages and the text of a wrong command line. CLI11's own pages do not wrap and differ between its versions.
 #include "cli/help.hpp"
 
+#include "cli/wrap.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,28 +13,9 @@
 namespace everglow::cli {
 namespace {
 
-constexpr std::size_t page_width = 100, widest_left = 32;
+constexpr std::size_t widest_left = 32;
 
 using Row = std::pair<std::string, std::string>;
-
-/// Words of `text` in lines between the columns `indent` and page_width; the first line begins where `out` ends.
-void wrap(std::string& out, std::string_view text, std::size_t indent) {
-  std::istringstream words{std::string(text)};
-  std::size_t column = out.size() - (out.rfind('\n') + 1);
-  bool first = true;
-  for (std::string word; words >> word; first = false) {
-    if (!first && column + 1 + word.size() > page_width) {
-      out += '\n' + std::string(indent, ' ');
-      column = indent;
-    } else if (!first) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-  }
-  out += '\n';
-}
 
 std::string table(const std::string& title, const std::vector<Row>& rows) {
   if (rows.empty()) return {};

@@ -1,5 +1,6 @@
 // everglow info: what this build is, what the machine has, and which rows each layer may choose from.
 #include "cli/commands.hpp"
+#include "cli/layers.hpp"
 
 #include <everglow/everglow.hpp>
 
@@ -33,7 +34,7 @@ void print_machine() {
 }
 
 void print_kernels() {
-  for (const char* layer : {"linear", "recurrent", "attention", "softmax", "embedding", "loss", "pointwise", "adam"})
+  for (const char* layer : layers)
     for (const auto& [name, kind] : {std::pair("cpu", DeviceKind::cpu), std::pair("cuda", DeviceKind::cuda)})
       fmt::print("{:<10} {:<5} {}\n", layer, name, fmt::join(kernels(layer, kind), ", "));
 }

@@ -37,6 +37,7 @@ int run(int argc, char** argv) {
   add_demo(tool, status);
   add_plan(tool, status);
   add_info(tool, status);
+  add_check(tool, status);
   try {
     tool.parse(argc, argv);
   } catch (const CLI::Success& success) {

@@ -1,8 +1,9 @@
 // Lines and bars of a training run.
 #include "cli/progress.hpp"
 
+#include "cli/bar.hpp"
+
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,11 +14,6 @@ namespace {
 
 // A plain line is read later, in a file: one in ten seconds is enough there.
 constexpr double seconds_between_lines = 10;
-
-int columns_of(std::FILE* out) {
-  winsize size{};
-  return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
 
 }  // namespace
 
@@ -40,13 +36,7 @@ std::string bar_line(const gnmt::Progress& p, int columns) {
       fmt::format(" loss {:.3f}  {} tok/s  padding {:.0f} %  norm {:.2f}  {} left", p.loss,
                   grouped(std::llround(p.tokens_per_second)), 100 * p.padding, p.gradient_norm, clock_text(p.seconds_left));
   const int room = columns - 1 - static_cast<int>(head.size() + tail.size());
-  std::string bar;
-  if (room >= 4) {
-    const int cells = std::min(room, 30);
-    const int full = static_cast<int>(std::lround(std::clamp(p.part, 0.0, 1.0) * cells));
-    for (int i = 0; i < cells; ++i) bar += i < full ? "█" : "░";
-  }
-  return head + bar + tail;
+  return head + (room >= 4 ? bar(p.part, std::min(room, 30)) : "") + tail;
 }
 
 std::string plain_line(const gnmt::Progress& p) {
