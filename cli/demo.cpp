@@ -22,7 +22,15 @@ constexpr double exact_enough = 99;  // per cent of the test numbers, or the dem
 
 /// A new folder of this run alone: a name made of the process number would come back, in a container even at once.
 std::filesystem::path new_folder() {
-  std::string path = (std::filesystem::temp_directory_path() / "everglow-demo-XXXXXX").string();
+  std::error_code fault;
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(fault);
+  if (fault) {
+    const char* const wish = std::getenv("TMPDIR");
+    throw Error(ErrorCode::io, "demo",
+                fmt::format("TMPDIR: expected a folder, got \"{}\" ({}); --out names another", wish == nullptr ? "" : wish,
+                            fault.message()));
+  }
+  std::string path = (parent / "everglow-demo-XXXXXX").string();
   if (mkdtemp(path.data()) == nullptr)
     throw Error(ErrorCode::io, "demo", fmt::format("{}: cannot make the folder: {}", path, std::strerror(errno)));
   return path;

@@ -39,6 +39,14 @@ def temporary_folder(folder):
     check(os.listdir(folder) == [left] and not os.listdir(os.path.join(folder, left)), os.listdir(folder))
 
 
+def missing_folder(folder):
+    wish = os.path.join(folder, 'none')
+    result = subprocess.run([TOOL, 'demo'], capture_output=True, text=True, timeout=60, env={**os.environ, 'TMPDIR': wish})
+    check(result.returncode == 1 and not result.stdout, result.returncode, result.stdout)
+    expected = f'everglow: [demo] TMPDIR: expected a folder, got "{wish}" ('
+    check(result.stderr.startswith(expected) and len(result.stderr.splitlines()) == 1, result.stderr)
+
+
 def folders_of_texts(folder):
     """./demo with its build replaced by nothing and the tool by an echo of the arguments."""
     os.makedirs(os.path.join(folder, 'scripts'))
@@ -71,3 +79,4 @@ with tempfile.TemporaryDirectory() as temporary:
     folders_of_texts(os.path.join(temporary, 'script'))
     os.mkdir(os.path.join(temporary, 'demo'))
     temporary_folder(os.path.join(temporary, 'demo'))
+    missing_folder(temporary)
