@@ -1,17 +1,10 @@
 // The linear layer as a benchmark.
-#include "bench/problem.hpp"
+#include "bench/peers.hpp"
 
 namespace everglow::bench {
 namespace {
 
-struct Tensors {
-  TensorSets sets;
-  int x = 0, weight = 0, bias = -1, y = 0, z = -1, dy = 0, dx = 0, dweight = 0, dbias = -1;
-
-  TensorView at(int tensor, std::int64_t set) const { return tensor < 0 ? TensorView() : sets.at(tensor, set); }
-};
-
-std::vector<Pass> passes(const LinearPlan& plan, const std::shared_ptr<const Tensors>& t, std::int64_t sets, bool packed) {
+std::vector<Pass> passes(const LinearPlan& plan, const std::shared_ptr<const LinearTensors>& t, std::int64_t sets, bool packed) {
   const Buffer workspace(plan.workspace_bytes(), Device::cpu());
   const ByteSets memory(packed ? plan.packed_bytes() : 0, sets);
   std::shared_ptr<const std::vector<PackedWeights>> ready;
@@ -51,7 +44,7 @@ Problem linear_problem(const cases::Case& c, const Settings& settings) {
                             .layout = named<LinearLayout>(c, "layout", {"outputs_inputs", "inputs_outputs"}),
                             .activation = activation_of(c),
                             .training = true};
-  const auto t = std::make_shared<Tensors>();
+  const auto t = std::make_shared<LinearTensors>();
   const std::vector<std::int64_t> in{sizes.batch, d.inputs}, out{sizes.batch, d.outputs};
   const std::vector<std::int64_t> weight =
       d.layout == LinearLayout::outputs_inputs ? std::vector{d.outputs, d.inputs} : std::vector{d.inputs, d.outputs};
@@ -64,12 +57,15 @@ Problem linear_problem(const cases::Case& c, const Settings& settings) {
 
   const double product = 2.0 * static_cast<double>(sizes.batch * d.inputs * d.outputs);
   const auto bytes = [&s](std::initializer_list<int> all) { return s.bytes(all); };
-  return {std::string(name(d.dtype)),
-          {{"forward", product, bytes({t->x, t->weight, t->y})},
-           {"backward", 2 * product, bytes({t->dy, t->x, t->weight, t->dx, t->dweight})}},
-          accepting_rows<LinearPlan>(settings, s, d, sizes, [&](const LinearPlan& plan, std::int64_t sets) {
-            return passes(plan, t, sets, c.flag("packed"));
-          })};
+  Problem problem{std::string(name(d.dtype)),
+                  {{"forward", product, bytes({t->x, t->weight, t->y})},
+                   {"backward", 2 * product, bytes({t->dy, t->x, t->weight, t->dx, t->dweight})}},
+                  accepting_rows<LinearPlan>(settings, s, d, sizes, [&](const LinearPlan& plan, std::int64_t sets) {
+                    return passes(plan, t, sets, c.flag("packed"));
+                  })};
+  if (settings.peers)
+    for (Row& row : onednn_linear(d, sizes, t, settings.threads)) problem.rows.push_back(std::move(row));
+  return problem;
 }
 
 }  // namespace everglow::bench

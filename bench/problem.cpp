@@ -2,47 +2,48 @@
 #include "bench/problem.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <stdexcept>
 
 namespace everglow::bench {
 namespace {
 
-struct Layer {
-  std::string_view name;
-  Problem (*make)(const cases::Case&, const Settings&);
-  std::vector<std::string_view> keys;
-};
+using Make = Problem (*)(const cases::Case&, const Settings&);
 
-const std::vector<Layer>& layers() {
-  static const std::vector<Layer> all{
-      {"linear", linear_problem, {"batch", "inputs", "outputs", "layout", "activation", "bias", "dtype", "packed"}},
-      {"recurrent",
-       recurrent_problem,
-       {"cell", "steps", "batch", "inputs", "hidden", "bidirectional", "bias", "dtype", "training", "packed"}},
-      {"attention",
-       attention_problem,
-       {"batch", "queries", "keys", "heads", "kv_heads", "head_dim", "value_dim", "causal", "dtype"}},
-      {"softmax", softmax_problem, {"rows", "columns", "log", "dtype"}},
-      {"embedding", embedding_problem, {"vocabulary", "width", "indices", "dtype"}},
-      {"loss", loss_problem, {"rows", "inputs", "classes", "smoothing", "bias", "dtype"}},
-      {"pointwise", pointwise_problem, {"operation", "rows", "columns", "activation", "factor", "dropout", "dtype"}},
-      {"adam", adam_problem, {"parameters", "tensors", "clip"}}};
-  return all;
-}
+/// In the order of benchmarked_layers.
+constexpr std::array<Make, 9> makers{linear_problem, recurrent_problem, attention_problem, softmax_problem, embedding_problem,
+                                     loss_problem,   pointwise_problem, adam_problem,      gnmt_problem};
 
 }  // namespace
 
+const std::vector<Layer>& benchmarked_layers() {
+  static const std::vector<Layer> all{
+      {"linear", {"batch", "inputs", "outputs"}, {"layout", "activation", "bias", "dtype", "packed"}},
+      {"recurrent", {"steps", "batch", "inputs", "hidden"}, {"cell", "bidirectional", "bias", "dtype", "training", "packed"}},
+      {"attention", {"batch", "queries", "keys", "heads", "head_dim"}, {"kv_heads", "value_dim", "causal", "dtype"}},
+      {"softmax", {"rows", "columns"}, {"log", "dtype"}},
+      {"embedding", {"vocabulary", "width", "indices"}, {"dtype"}},
+      {"loss", {"rows", "inputs", "classes"}, {"smoothing", "bias", "dtype"}},
+      {"pointwise", {"rows", "columns"}, {"operation", "activation", "factor", "dropout", "dtype"}},
+      {"adam", {"parameters", "tensors"}, {"clip"}},
+      {"gnmt", {"batch", "length", "hidden", "layers", "vocabulary"}, {"dropout", "dtype"}}};
+  return all;
+}
+
 Problem make_problem(const cases::Case& c, const Settings& settings) {
-  for (const Layer& layer : layers()) {
+  for (std::size_t i = 0; i < makers.size(); ++i) {
+    const Layer& layer = benchmarked_layers()[i];
     if (layer.name != c.layer) continue;
+    std::vector<std::string_view> known = layer.sizes;
+    known.insert(known.end(), layer.options.begin(), layer.options.end());
     for (const auto& [key, value] : c.fields) {
-      if (std::find(layer.keys.begin(), layer.keys.end(), key) != layer.keys.end()) continue;
-      std::string known;
-      for (const std::string_view name : layer.keys) known += (known.empty() ? "" : ", ") + std::string(name);
-      throw std::invalid_argument("case: the benchmark of " + c.layer + " knows " + known + ", got \"" + key + "\"");
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      std::string names;
+      for (const std::string_view name : known) names += (names.empty() ? "" : ", ") + std::string(name);
+      throw std::invalid_argument("case: the benchmark of " + c.layer + " knows " + names + ", got \"" + key + "\"");
     }
-    return layer.make(c, settings);
+    return makers[i](c, settings);
   }
   throw std::invalid_argument("case: no benchmark of a layer \"" + c.layer +
                               "\"; for example linear batch=64 inputs=256 outputs=256");

@@ -21,6 +21,7 @@ struct Settings {
   std::uint64_t seed = 1;
   std::int64_t rotate_bytes = 0;
   std::vector<std::string> rows{};  // names of the rows to time; empty: all that accept
+  bool peers = false;               // oneDNN's own primitives beside them
 };
 
 /// What one direction does at least: arithmetic of its products, and bytes of the tensors it must read and write.
@@ -28,6 +29,8 @@ struct Direction {
   std::string name;
   double flops = 0;
   double bytes = 0;
+  double steps = 0;              // time steps of a recurrent layer, for the time of one
+  double tokens = 0, pairs = 0;  // of a model
 };
 
 /// One direction of one row. `prepare` makes what `run` reads and another direction wrote; both take the number of a set.
@@ -50,6 +53,13 @@ struct Problem {
 
 inline bool is_reference(std::string_view kernel) { return kernel.starts_with("reference."); }
 
+/// The keys that a layer's benchmark knows: sizes, which have no default, and options.
+struct Layer {
+  std::string_view name;
+  std::vector<std::string_view> sizes, options;
+};
+const std::vector<Layer>& benchmarked_layers();
+
 /// Throws std::invalid_argument for an unknown layer or a key that the layer's benchmark does not know, Error for impossible sizes.
 Problem make_problem(const cases::Case& c, const Settings& settings);
 
@@ -61,6 +71,7 @@ Problem embedding_problem(const cases::Case& c, const Settings& settings);
 Problem loss_problem(const cases::Case& c, const Settings& settings);
 Problem pointwise_problem(const cases::Case& c, const Settings& settings);
 Problem adam_problem(const cases::Case& c, const Settings& settings);
+Problem gnmt_problem(const cases::Case& c, const Settings& settings);
 
 /// The value of a key as one of the names, by its position.
 template <class Enum>

@@ -48,9 +48,12 @@ std::string padded(std::string text, int width) {
   return text;
 }
 
+/// Widths of the figures of a line.
+constexpr int widths[] = {-11, -9, -9, -8, -9, -12};
+
 std::string row_of(const Record& r, const std::vector<std::string>& figures) {
-  std::string out = padded(r.direction, 17) + padded(r.kernel, 26);
-  for (const std::string& figure : figures) out += padded(figure, -12);
+  std::string out = padded(r.direction, 17) + padded(r.kernel, 25);
+  for (std::size_t i = 0; i < figures.size(); ++i) out += padded(figures[i], widths[i]);
   return out + "\n";
 }
 
@@ -73,18 +76,33 @@ std::string json_line(const Record& r) {
   out += std::string(",\"dirty\":") + (build_dirty ? "true" : "false") + ",\"date\":" + quoted(utc_now());
   out += ",\"warmup\":" + std::to_string(r.warmup) + ",\"samples_us\":[" + samples + "],\"median_us\":" + number(r.median_us);
   out += ",\"p10_us\":" + number(r.p10_us) + ",\"p90_us\":" + number(r.p90_us) + ",\"flops\":" + number(r.flops);
-  out += ",\"bytes\":" + number(r.bytes) + ",\"ref\":";
+  out += ",\"bytes\":" + number(r.bytes);
+  if (r.steps > 0) out += ",\"steps\":" + number(r.steps) + ",\"us_per_step\":" + number(r.median_us / r.steps);
+  if (r.pairs > 0) {
+    out += ",\"tokens\":" + number(r.tokens) + ",\"tokens_per_second\":" + number(r.tokens / r.median_us * 1e6);
+    out += ",\"pairs\":" + number(r.pairs) + ",\"pairs_per_second\":" + number(r.pairs / r.median_us * 1e6);
+  }
+  out += ",\"ref\":";
   out += referred ? "{\"name\":" + quoted(r.ref_name) + ",\"median_us\":" + number(r.ref_us) + "}" : "null";
   return out + ",\"ratio\":" + (referred ? number(r.ratio()) : "null") + "}\n";
 }
 
-std::string table_head() {
-  return row_of({.direction = "direction", .kernel = "kernel"}, {"median us", "p10", "p90", "GFLOP/s", "GB/s", "x reference"});
+std::string table_head(const Record& first) {
+  if (first.pairs > 0)
+    return row_of({.direction = "direction", .kernel = "kernel"}, {"median us", "spread", "tokens/s", "pairs/s"});
+  return row_of({.direction = "direction", .kernel = "kernel"},
+                {"median us", "spread", "GFLOP/s", "GB/s", first.steps > 0 ? "us/step" : "",
+                 first.ref_name.starts_with("peer.") ? "x onednn" : "x reference"});
 }
 
 std::string table_line(const Record& r) {
-  return row_of(r, {figure(r.median_us), figure(r.p10_us), figure(r.p90_us), r.flops > 0 ? figure(r.flops / r.median_us / 1e3) : "",
-                    figure(r.bytes / r.median_us / 1e3), r.ref_name.empty() ? "" : figure(r.ratio())});
+  std::vector<std::string> figures{figure(r.median_us), figure(100 * (r.p90_us - r.p10_us) / r.median_us) + " %"};
+  if (r.pairs > 0)
+    figures.insert(figures.end(), {figure(r.tokens / r.median_us * 1e6), figure(r.pairs / r.median_us * 1e6)});
+  else
+    figures.insert(figures.end(), {r.flops > 0 ? figure(r.flops / r.median_us / 1e3) : "", figure(r.bytes / r.median_us / 1e3),
+                                   r.steps > 0 ? figure(r.median_us / r.steps) : "", r.ref_name.empty() ? "" : figure(r.ratio())});
+  return row_of(r, figures);
 }
 
 std::string processor() {

@@ -1,4 +1,5 @@
-// What one timed row leaves: a line of JSON for programs (docs/bench.md tells its fields) and a line of a table for people.
+// What one timed row leaves: a line of JSON for programs (docs/bench.md tells its fields) and a line of a table, which fits 100
+// columns, for people.
 #pragma once
 
 #include <string>
@@ -13,14 +14,15 @@ struct Record {
   std::vector<double> samples_us{};
   double median_us = 0, p10_us = 0, p90_us = 0;
   double flops = 0, bytes = 0;
-  std::string ref_name{};  // empty: no reference was timed
+  double steps = 0, tokens = 0, pairs = 0;  // of one run; 0: none
+  std::string ref_name{};                   // empty: no reference was timed
   double ref_us = 0;
 
   double ratio() const { return ref_us / median_us; }  // how many times faster than the reference
 };
 
 std::string json_line(const Record& record);
-std::string table_head();
+std::string table_head(const Record& first);  // of the table that begins with it
 std::string table_line(const Record& record);
 
 /// The model of the processor as /proc/cpuinfo names it, else "cpu".

@@ -14,5 +14,6 @@ void add_demo(CLI::App& tool, int& status);
 void add_plan(CLI::App& tool, int& status);
 void add_info(CLI::App& tool, int& status);
 void add_check(CLI::App& tool, int& status);
+void add_bench(CLI::App& tool, int& status);
 
 }  // namespace everglow::cli

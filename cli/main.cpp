@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
   add_plan(tool, status);
   add_info(tool, status);
   add_check(tool, status);
+  add_bench(tool, status);
   try {
     tool.parse(argc, argv);
   } catch (const CLI::Success& success) {

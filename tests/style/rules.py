@@ -20,13 +20,13 @@ MAY_INCLUDE = {
     'reference': {'core', 'plan', 'gemm'},
     'ops': {'core', 'plan', 'gemm', 'cpu', 'cuda', 'reference'},
     'gnmt': set(),
-    'cli': {'cases'},
+    'cli': {'cases', 'bench'},
     'bench': {'cases'},
     'cases': {'core'},
 }
 # Third-party headers and the only folders that may include them.
 THIRD_PARTY = {
-    r'(oneapi/)?dnnl': ('src/gemm/',),
+    r'(oneapi/)?dnnl': ('src/gemm/', 'bench/'),
     r'nlohmann/|fmt/': ('src/gnmt/', 'cli/', 'tests/'),
     r'sentencepiece|utf8proc': ('src/gnmt/', 'tests/gnmt/'),
     r'CLI/': ('cli/',),

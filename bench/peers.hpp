@@ -1,0 +1,34 @@
+// Peers in the same process: oneDNN's own primitives on the tensors that our rows are timed on. Without oneDNN there are none.
+#pragma once
+
+#include "bench/problem.hpp"
+
+namespace everglow::bench {
+
+struct LinearTensors {
+  TensorSets sets;
+  int x = 0, weight = 0, bias = -1, y = 0, z = -1, dy = 0, dx = 0, dweight = 0, dbias = -1;
+
+  TensorView at(int tensor, std::int64_t set) const { return tensor < 0 ? TensorView() : sets.at(tensor, set); }
+};
+
+struct RecurrentNumbers {
+  int w_ih = 0, w_hh = 0, b_ih = -1, b_hh = -1;
+};
+struct RecurrentTensors {
+  TensorSets sets;
+  bool training = true;
+  int x = 0, h0 = 0, c0 = 0, y = 0, hn = 0, cn = 0, dy = 0, dx = 0;
+  std::vector<RecurrentNumbers> weights, dweights;  // of each direction
+
+  TensorView at(int tensor, std::int64_t set) const { return tensor < 0 ? TensorView() : sets.at(tensor, set); }
+};
+
+/// One row that takes the weights as they are and one that packed them ahead; none where oneDNN does not have the problem.
+std::vector<Row> onednn_linear(const LinearDescription& description, const LinearSizes& sizes,
+                               const std::shared_ptr<const LinearTensors>& tensors, int threads);
+/// LSTM of one direction; others have no row.
+std::vector<Row> onednn_lstm(const RecurrentDescription& description, const RecurrentSizes& sizes,
+                             const std::shared_ptr<const RecurrentTensors>& tensors, int threads);
+
+}  // namespace everglow::bench
