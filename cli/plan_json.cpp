@@ -99,6 +99,7 @@ Json explanation_json(const Explanation& e) {
   out["kernel"] = e.kernel.empty() ? Json(nullptr) : Json(e.kernel);
   out["time_us"] = e.time_us;
   out["floor_us"] = e.floor_us;
+  out["alignment_needed"] = e.alignment_needed;
   out["rows"] = list(e.rows, [](const ExplanationRow& row) {
     return Json{{"name", row.name}, {"taken", row.taken}, {"reason", row.reason}};
   });

@@ -64,14 +64,13 @@ std::string products_text(const std::vector<ExplanationGemm>& gemms) {
 }
 
 /// Each tensor whose rows keep the fast kernels away, once.
-std::string misaligned_text(const std::vector<ExplanationGemm>& gemms) {
-  constexpr std::int64_t works = 16;
+std::string misaligned_text(const std::vector<ExplanationGemm>& gemms, std::int64_t works) {
   std::vector<std::string> lines;
   for (const ExplanationGemm& g : gemms)
     for (const ExplanationOperand& o : g.operands) {
-      if (o.alignment_bytes >= works) continue;
-      std::string line = fmt::format("{} of {}: rows of {} bytes are multiples of {}, 16 are needed, 128 are best", o.tensor,
-                                     g.pass, o.leading_bytes, o.alignment_bytes);
+      if ((works == 0 || o.alignment_bytes >= works)) continue;
+      std::string line = fmt::format("{} of {}: rows of {} bytes are multiples of {}, {} are needed, 128 are best", o.tensor,
+                                     g.pass, o.leading_bytes, o.alignment_bytes, works);
       if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(std::move(line));
     }
   std::string out = lines.empty() ? "" : "\noff the alignment of tensor cores\n";
@@ -190,7 +189,7 @@ std::string explanation_text(const std::string& title, const Explanation& e) {
     out += fmt::format("  {:<26}  {}\n", row.name, wrapped(row.taken ? "taken" : row.reason, 30));
   out += fmt::format("time              {} predicted, floor {} ({} of it)\n", time_text(e.time_us), time_text(e.floor_us),
                      percent(e.time_us > 0 ? e.floor_us / e.time_us : 1));
-  if (!e.gemms.empty()) out += products_text(e.gemms) + misaligned_text(e.gemms);
+  if (!e.gemms.empty()) out += products_text(e.gemms) + misaligned_text(e.gemms, e.alignment_needed);
   if (e.residency) out += residency_text(*e.residency);
   if (!e.peers.empty()) out += peers_text(e.peers);
   if (!e.algorithms.empty()) out += algorithms_text(e.algorithms);

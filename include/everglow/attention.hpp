@@ -80,7 +80,7 @@ class EVERGLOW_API AttentionPlan {
  public:
   AttentionPlan(const AttentionDescription& description, const AttentionSizes& sizes,
                 const DeviceDescription& device = Device::cpu(), const PlanOptions& options = {});
-  const Explanation& explain() const noexcept;
+  const Explanation& explain() const;  ///< products, algorithms, times and advice are made at the first call
   std::size_t workspace_bytes() const noexcept;
   std::uint64_t dropout_counters() const noexcept;
   void forward(const AttentionForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;

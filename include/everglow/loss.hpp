@@ -43,7 +43,7 @@ class EVERGLOW_API LossPlan {
  public:
   LossPlan(const LossDescription& description, const LossSizes& sizes, const DeviceDescription& device = Device::cpu(),
            const PlanOptions& options = {});
-  const Explanation& explain() const noexcept;
+  const Explanation& explain() const;  ///< products, times and advice are made at the first call
   std::size_t workspace_bytes() const noexcept;
   void forward(const LossForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
   void forward_backward(const LossBackward& tensors, const Workspace& workspace, const Stream& stream = {}) const;

@@ -140,6 +140,7 @@ struct Explanation {
   std::vector<ExplanationAdvice> advice{};          ///< best first
   double time_us = 0;                               ///< predicted: all passes that the description asks for
   double floor_us = 0;                              ///< no implementation can be faster
+  std::int64_t alignment_needed = 0;                ///< bytes that rows of operands must be multiples of for full speed; 0: any do
 };
 
 /// Bits of `status`, an optional u32 [1] (in an i32 view) on the layer's device for what a run finds too late to throw. A run only

@@ -103,7 +103,7 @@ class EVERGLOW_API RecurrentPlan {
  public:
   RecurrentPlan(const RecurrentDescription& description, const RecurrentSizes& sizes,
                 const DeviceDescription& device = Device::cpu(), const PlanOptions& options = {});
-  const Explanation& explain() const noexcept;
+  const Explanation& explain() const;  ///< products, times and advice are made at the first call
   std::size_t workspace_bytes() const noexcept;
   std::size_t reserve_bytes() const noexcept;  ///< forward -> backward
   std::size_t packed_bytes() const noexcept;

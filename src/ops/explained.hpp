@@ -30,19 +30,22 @@ class Explained {
   std::shared_ptr<State> state_;
 };
 
-/// The device of a query as predictions see it.
+/// The device of a query as predictions of a row see it.
 template <class AnyQuery>
-plan::Machine machine_of(const AnyQuery& query, DType dtype) {
+plan::Machine machine_of(const AnyQuery& query, DType dtype, std::string_view kernel) {
   const int lanes = query.isa == Isa::avx512 ? 16 : query.isa == Isa::avx2 ? 8 : 4;
   return plan::machine_of(query.device.figures, {.dtype = dtype,
                                                  .math = query.options.math,
                                                  .threads = query.threads,
+                                                 .reference = kernel.starts_with("reference."),
                                                  .lanes = lanes,
                                                  .tile = {query.options.tile_m, query.options.tile_n}});
 }
 
-/// Products of a row of ours are what runs; those of a library are what we guess of it.
-inline void mark_chosen(Explanation& out) {
+/// The row alignment that products of this machine need, and whose they are: products of a row of ours are what runs; those of a
+/// library are what we guess of it.
+inline void mark_products(const plan::Machine& machine, Explanation& out) {
+  out.alignment_needed = machine.tensor ? machine.alignment : 0;
   const bool ours = out.kernel.starts_with("cpu.") || out.kernel.starts_with("reference.") || out.kernel.starts_with("sm");
   for (ExplanationGemm& gemm : out.gemms) gemm.source = ours ? "chosen" : "predicted";
 }

@@ -28,9 +28,10 @@ inline constexpr MathShare math_shares[] = {
 inline constexpr double cuda_core_share = 0.85;  // assumed: f32 and f64 products without tensor cores
 inline constexpr double bandwidth_share = 0.88;  // H200: a copy moves 4.25 of 4.8 TB/s
 
-inline constexpr double cpu_call_us = 0.3;  // two virtual cores: an empty run of a plan
-inline constexpr double cpu_fork_us = 5.0;  // the same: waking OpenMP's threads and meeting at the end
-inline constexpr double launch_us = 3.0;    // H200 table: what is left of 4096 x 1024 x 4096 and 16 x 4096 x 14336 beside the model
+inline constexpr double reference_flops_a_clock = 0.4;  // bench/results: 1/353 of oneDNN on two AVX-512 cores
+inline constexpr double cpu_call_us = 0.3;              // two virtual cores: an empty run of a plan
+inline constexpr double cpu_fork_us = 5.0;              // the same: waking OpenMP's threads and meeting at the end
+inline constexpr double launch_us = 3.0;  // H200 table: what is left of 4096 x 1024 x 4096 and 16 x 4096 x 14336 beside the model
 
 /// Rows of operands that are no multiples of 16 bytes: the library takes kernels without bulk copies. Of the aligned rate.
 inline constexpr double misaligned_share = 0.345;     // H200 table: 33708 (8 bytes)
@@ -42,5 +43,62 @@ inline constexpr double misaligned_no_tensor = 0.25;  // below sm_80 they run wi
 inline constexpr double tile_exponent = 0.5;
 inline constexpr std::int64_t least_split_k = 512;  // assumed: shorter parts of K do not fill a pipeline
 inline constexpr std::int64_t most_splits = 16;
+
+// The recurrent loop. A step on chip is hand-off + broadcast + arithmetic; the first two by H200 floors: every block of a group
+// reads the whole of h, whose words say for themselves whether they have come (no barrier).
+struct HandOff {
+  std::int64_t blocks;  // at most
+  double us;
+};
+inline constexpr HandOff grid_hand_offs[] = {{16, 0.53}, {32, 0.63}, {64, 0.68}, {1 << 30, 0.97}};  // through L2
+inline constexpr HandOff cluster_hand_offs[] = {{4, 0.32}, {8, 0.41}, {1 << 30, 0.54}};             // shared memory of a cluster
+inline constexpr double broadcast_us_per_kib = 0.020;                                               // H200 floors, either way
+inline constexpr double hand_off_before_sm90 = 1.5;  // V100 and A100 grid barriers take 1.1 to 1.4 us, 0.9 on an H200
+inline constexpr double pointwise_us = 0.15;         // assumed: gates, state and the store of a step
+inline constexpr double block_barrier_us = 0.03;     // 23 to 85 clocks (IISWC'24)
+/// Clocks of wgmma m64nNk16: 14, 15, 18 for N = 8, 16, 32 (H200 floors), then N / 2 at 90 % of the rate.
+inline constexpr double wgmma_clocks = 12.7, wgmma_clocks_per_n = 0.1625, wgmma_most = 0.9;
+inline constexpr double small_mma_share = 0.5;  // assumed: mma.sync before sm_90, of the tensor rate
+
+inline constexpr std::int64_t shared_not_weights = 27
+                                                   << 10;   // of an SM: h, gates and buffers; leaves 200 of the 227 KiB of an H200
+inline constexpr std::int64_t register_weights = 96 << 10;  // of 256 KiB, sm_80 and later
+inline constexpr std::int64_t register_weights_before_sm80 = 64 << 10;  // loads pass through registers there
+inline constexpr std::int64_t sms_together = 16;  // a grid in clusters of 16 or in equal groups leaves the rest: 128 of 132
+inline constexpr std::int64_t hidden_step = 64;   // the largest hidden size is given in multiples of this
+
+/// cuDNN's standard algorithm: what a step costs beside its product (H200, bf16: 12 to 17 us a step whatever the size).
+inline constexpr double standard_step_us = 7.0;
+/// cuDNN's persistent kernels (H200, f16, LSTM): 1.25, 1.21, 1.84 us a step at hidden 256, 512, 1024 and B <= 16; 6.7 to 8.3 at 64.
+inline constexpr double persist_us = 0.9, persist_us_per_unit = 1.0e-3, persist_us_per_row = 0.11;
+inline constexpr std::int64_t persist_rows = 16;  // rows that cost nothing more
+inline constexpr double backward_step = 1.6;      // H200, cuDNN: LSTM 1024, B 64: 22.2 us a training step, 8.3 forward, 1.9 for dW
+
+// Attention: shares of the tensor rate, forward, by head dimension (up to 64, 128, 256). H200, bf16, 8k and 16k tokens.
+struct AttentionShare {
+  std::int64_t head_dim;  // at most
+  double hopper;          // wgmma kernels: 497 to 506, 640 to 650, 704 to 714 of 989 TFLOP/s (FlashAttention-3)
+  double flash2_hopper;   // 303, 336, 321 (FlashAttention-2)
+  double flash1_hopper;   // FlashAttention-2 is 1.75, 2.4 times as fast on an H100; 256 assumed
+  double flash2;          // A100: up to 230 of 312 at 128 (its paper: 50 to 73 %)
+  double flash1;          // A100: 25 to 40 % (the same paper)
+  double backward;        // backward beside forward rate: 506 to 521, 596 and 448 of the hopper column
+};
+inline constexpr AttentionShare attention_shares[] = {{64, 0.51, 0.305, 0.175, 0.61, 0.30, 1.0},
+                                                      {128, 0.65, 0.34, 0.14, 0.71, 0.35, 0.92},
+                                                      {1 << 30, 0.72, 0.325, 0.13, 0.60, 0.28, 0.63}};
+inline constexpr double flash2_backward = 0.85;  // 279/303, 299/336, 255/321 on an H200
+inline constexpr double attention_small = 0.4;   // assumed, below sm_80 and without tensor cores, of the rate
+inline constexpr double half_block = 0.5;        // of one key block: prologue and epilogue of a block of queries
+inline constexpr double causal_overhead = 0.08;  // H200, FlashAttention-3: 619 of 650 causal, blocks on the diagonal counted whole
+inline constexpr double cpu_attention_share = 0.45;     // two AVX-512 cores: exponentials beside the products
+inline constexpr std::int64_t splitting_pays_keys = 4;  // key blocks up to which keys are not split (FlashAttention-3)
+inline constexpr double full_enough = 0.8;              // share of the SMs from which keys are not split (the same)
+inline constexpr double near_best_split = 0.85;         // the smallest count within this share of the best efficiency (the same)
+inline constexpr std::int64_t most_key_splits = 128;
+
+inline constexpr double cpu_l2_share = 0.5;      // of each core's L2 for weights: LSTM 512 in bf16 on two cores of 2 MiB
+inline constexpr double cpu_hand_off_us = 0.14;  // a flag from core to core and back
+inline constexpr double cpu_gate_ns = 0.6;       // assumed: one gate of one row on AVX-512, activation and state
 
 }  // namespace everglow::plan::calibration

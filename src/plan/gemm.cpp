@@ -94,7 +94,7 @@ Machine machine_of(const DeviceFigures& figures, const Setting& setting) {
   out.units = std::max(setting.threads, 1);
   const double share = std::min(1.0, static_cast<double>(out.units) / cores);
   out.peak = tflops * 1e6 * share;
-  out.rate = out.peak * figures.achieved_math;
+  out.rate = setting.reference ? figures.clock_ghz * 1e3 * calibration::reference_flops_a_clock : out.peak * figures.achieved_math;
   out.bandwidth = std::max(figures.bandwidth_gbs, 1e-3) * 1e3 * share;
   out.copy = out.bandwidth * figures.achieved_bandwidth;
   const int running = std::min(out.units, cores);

@@ -33,6 +33,7 @@ struct Setting {
   DType dtype = DType::f32;
   Math math = Math::ieee;
   int threads = 1;         // CPU
+  bool reference = false;  // CPU: plain loops with double accumulation on one thread
   int lanes = 0;           // CPU: f32 in a vector of the row's instruction set; 0: the widest
   ExplanationTile tile{};  // m = 0: none fixed
 };

@@ -232,30 +232,36 @@ std::vector<std::string> products(const RecurrentDescription& d, const Recurrent
   const RecurrentPlan plan(d, sizes);
   std::vector<std::string> lines;
   for (const auto& g : plan.explain().gemms)
-    lines.push_back(g.pass + ' ' + g.name + ' ' + std::to_string(g.m) + ' ' + std::to_string(g.n) + ' ' + std::to_string(g.k));
+    lines.push_back(std::to_string(g.layer) + ' ' + std::to_string(g.direction) + ' ' + g.pass + ' ' + g.name + ' ' +
+                    std::to_string(g.m) + ' ' + std::to_string(g.n) + ' ' + std::to_string(g.k) + " x" + std::to_string(g.count));
   return lines;
 }
 
 TEST(RecurrentPlan, ProductsInTheColumnMajorView_sanitize) {
   using Lines = std::vector<std::string>;
-  EXPECT_EQ(products({.inputs = 3, .hidden = 5, .bidirectional = true, .training = true}, {7, 2}),
-            (Lines{"forward input 40 14 3", "forward recurrent 20 2 5", "activation_gradient recurrent 5 2 20",
-                   "activation_gradient input 3 14 40", "weight_gradient input 3 40 14", "weight_gradient recurrent 5 20 14"}));
+  Lines both;
+  for (const std::string direction : {"0 0 ", "0 1 "})
+    for (const std::string line :
+         {"forward input 20 14 3 x1", "forward recurrent 20 2 5 x7", "activation_gradient recurrent 5 2 20 x7",
+          "activation_gradient input 3 14 20 x1", "weight_gradient input 3 20 14 x1", "weight_gradient recurrent 5 20 14 x1"})
+      both.push_back(direction + line);
+  EXPECT_EQ(products({.inputs = 3, .hidden = 5, .bidirectional = true, .training = true}, {7, 2}), both);
   EXPECT_EQ(products({.cell = Cell::tanh, .inputs = 3, .hidden = 5}, {7, 2}),
-            (Lines{"forward input 5 14 3", "forward recurrent 5 2 5"}));
+            (Lines{"0 0 forward input 5 14 3 x1", "0 0 forward recurrent 5 2 5 x7"}));
   EXPECT_EQ(products({.cell = Cell::gru, .inputs = 3, .hidden = 5, .layers = 2, .bidirectional = true}, {7, 2}),
-            (Lines{"forward layer 0 input 30 14 3", "forward layer 0 recurrent 15 2 5", "forward layer 1 input 30 14 10",
-                   "forward layer 1 recurrent 15 2 5"}));
-  EXPECT_EQ(
-      products({.cell = Cell::gru_reset_before, .inputs = 3, .hidden = 5, .training = true}, {7, 2}),
-      (Lines{"forward input 15 14 3", "forward recurrent 10 2 5", "forward candidate 5 2 5", "activation_gradient candidate 5 2 5",
-             "activation_gradient recurrent 5 2 10", "activation_gradient input 3 14 15", "weight_gradient input 3 15 14",
-             "weight_gradient recurrent 5 10 14", "weight_gradient candidate 5 5 14"}));
-  EXPECT_EQ(
-      products({.inputs = 3, .hidden = 5, .projection = 2, .training = true}, {7, 2}),
-      (Lines{"forward input 20 14 3", "forward recurrent 20 2 2", "forward projection 2 2 5",
-             "activation_gradient projection 5 2 2", "activation_gradient recurrent 2 2 20", "activation_gradient input 3 14 20",
-             "weight_gradient input 3 20 14", "weight_gradient recurrent 2 20 14", "weight_gradient projection 5 2 14"}));
+            (Lines{"0 0 forward input 15 14 3 x1", "0 0 forward recurrent 15 2 5 x7", "0 1 forward input 15 14 3 x1",
+                   "0 1 forward recurrent 15 2 5 x7", "1 0 forward input 15 14 10 x1", "1 0 forward recurrent 15 2 5 x7",
+                   "1 1 forward input 15 14 10 x1", "1 1 forward recurrent 15 2 5 x7"}));
+  EXPECT_EQ(products({.cell = Cell::gru_reset_before, .inputs = 3, .hidden = 5, .training = true}, {7, 2}),
+            (Lines{"0 0 forward input 15 14 3 x1", "0 0 forward recurrent 10 2 5 x7", "0 0 forward candidate 5 2 5 x7",
+                   "0 0 activation_gradient candidate 5 2 5 x7", "0 0 activation_gradient recurrent 5 2 10 x7",
+                   "0 0 activation_gradient input 3 14 15 x1", "0 0 weight_gradient input 3 15 14 x1",
+                   "0 0 weight_gradient recurrent 5 10 14 x1", "0 0 weight_gradient candidate 5 5 14 x1"}));
+  EXPECT_EQ(products({.inputs = 3, .hidden = 5, .projection = 2, .training = true}, {7, 2}),
+            (Lines{"0 0 forward input 20 14 3 x1", "0 0 forward recurrent 20 2 2 x7", "0 0 forward projection 2 2 5 x7",
+                   "0 0 activation_gradient projection 5 2 2 x7", "0 0 activation_gradient recurrent 2 2 20 x7",
+                   "0 0 activation_gradient input 3 14 20 x1", "0 0 weight_gradient input 3 20 14 x1",
+                   "0 0 weight_gradient recurrent 2 20 14 x1", "0 0 weight_gradient projection 5 2 14 x1"}));
 }
 
 TEST(RecurrentPlan, SizesThatCannotBe_sanitize) {

@@ -1,7 +1,9 @@
 // Chooses the row of an optimiser step, explains the choice, and runs it on checked tensors.
 #include "core/check.hpp"
 #include "ops/adam/check.hpp"
+#include "ops/explained.hpp"
 #include "ops/tables.hpp"
+#include "plan/small_layers.hpp"
 
 namespace everglow {
 
@@ -21,6 +23,9 @@ AdamPlan::AdamPlan(const AdamDescription& description, const AdamSizes& sizes, c
   impl->row = choice.row;
   impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("adam", choice, impl->query, DType::f32);
+  // Parameter and both moments are read and written, the gradient is read; once more for its norm.
+  const double bytes = 4 * (description.clip > 0 ? 8.0 : 7.0) * static_cast<double>(sizes.parameters);
+  plan::explain_stream(bytes, machine_of(impl->query, DType::f32, impl->explanation.kernel), impl->explanation);
   impl_ = std::move(impl);
 }
 

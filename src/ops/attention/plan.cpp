@@ -2,34 +2,18 @@
 #include "core/check.hpp"
 #include "core/philox.hpp"
 #include "ops/attention/check.hpp"
+#include "ops/explained.hpp"
 #include "ops/tables.hpp"
+#include "plan/attention.hpp"
 
 namespace everglow {
 
 struct AttentionPlan::Impl {
   AttentionQuery query;
-  Explanation explanation;
+  Explained explanation;
   const AttentionRow* row = nullptr;
   Footprint footprint;
 };
-
-namespace {
-
-/// The products of one (batch, head), column-major: S = q kᵀ, o = P v, and the gradients with S computed again.
-std::vector<ExplanationGemm> products(const AttentionQuery& query) {
-  const AttentionDescription& d = query.description;
-  const std::int64_t sq = query.sizes.queries, sk = query.sizes.keys;
-  std::vector<ExplanationGemm> out = {{"forward", "qk", sk, sq, d.head_dim}, {"forward", "pv", d.value_dim, sq, sk}};
-  if (!d.training) return out;
-  out.push_back({"activation_gradient", "qk", sk, sq, d.head_dim});
-  out.push_back({"activation_gradient", "dp", sk, sq, d.value_dim});
-  out.push_back({"activation_gradient", "dv", d.value_dim, sk, sq});
-  out.push_back({"activation_gradient", "dq", d.head_dim, sq, sk});
-  out.push_back({"activation_gradient", "dk", d.head_dim, sk, sq});
-  return out;
-}
-
-}  // namespace
 
 AttentionPlan::AttentionPlan(const AttentionDescription& description, const AttentionSizes& sizes, const DeviceDescription& device,
                              const PlanOptions& options) {
@@ -39,12 +23,18 @@ AttentionPlan::AttentionPlan(const AttentionDescription& description, const Atte
   const auto choice = choose("attention", attention_table(device.device.kind), impl->query);
   impl->row = choice.row;
   impl->footprint = footprint_of(choice, impl->query);
-  impl->explanation = explain_choice("attention", choice, impl->query, description.dtype);
-  impl->explanation.gemms = products(impl->query);
+  impl->explanation = Explained(explain_choice("attention", choice, impl->query, description.dtype));
   impl_ = std::move(impl);
 }
 
-const Explanation& AttentionPlan::explain() const noexcept { return impl_->explanation; }
+const Explanation& AttentionPlan::explain() const {
+  return impl_->explanation.get([&](Explanation& out) {
+    const AttentionQuery& query = impl_->query;
+    const plan::Machine machine = machine_of(query, query.description.dtype, out.kernel);
+    plan::explain_attention(query.description, query.sizes, query.device.figures, machine, out);
+    mark_products(machine, out);
+  });
+}
 std::size_t AttentionPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
 
 std::uint64_t AttentionPlan::dropout_counters() const noexcept {

@@ -1,7 +1,9 @@
 // Chooses the row of an embedding, explains the choice, and runs it on checked tensors.
 #include "core/check.hpp"
 #include "ops/embedding/check.hpp"
+#include "ops/explained.hpp"
 #include "ops/tables.hpp"
+#include "plan/small_layers.hpp"
 
 namespace everglow {
 
@@ -21,6 +23,10 @@ EmbeddingPlan::EmbeddingPlan(const EmbeddingDescription& description, const Embe
   impl->row = choice.row;
   impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("embedding", choice, impl->query, description.dtype);
+  // Forward: a row of the table is read and written for each index.
+  const double bytes = 2 * static_cast<double>(size_of(description.dtype)) * static_cast<double>(sizes.indices) *
+                       static_cast<double>(description.width);
+  plan::explain_stream(bytes, machine_of(impl->query, description.dtype, impl->explanation.kernel), impl->explanation);
   impl_ = std::move(impl);
 }
 

@@ -45,8 +45,9 @@ LinearPlan::LinearPlan(const LinearDescription& description, const LinearSizes& 
 const Explanation& LinearPlan::explain() const {
   return impl_->explanation.get([&](Explanation& out) {
     const LinearQuery& query = impl_->query;
-    plan::explain_linear(query.description, query.sizes.batch, machine_of(query, query.description.dtype), out);
-    mark_chosen(out);
+    const plan::Machine machine = machine_of(query, query.description.dtype, out.kernel);
+    plan::explain_linear(query.description, query.sizes.batch, machine, out);
+    mark_products(machine, out);
   });
 }
 std::size_t LinearPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }

@@ -1,13 +1,15 @@
 // Chooses the row of a classifier loss, explains the choice, and runs it on checked tensors.
 #include "core/check.hpp"
+#include "ops/explained.hpp"
 #include "ops/loss/check.hpp"
 #include "ops/tables.hpp"
+#include "plan/small_layers.hpp"
 
 namespace everglow {
 
 struct LossPlan::Impl {
   LossQuery query;
-  Explanation explanation;
+  Explained explanation;
   const LossRow* row = nullptr;
   Footprint footprint;
 };
@@ -20,18 +22,18 @@ LossPlan::LossPlan(const LossDescription& description, const LossSizes& sizes, c
   const auto choice = choose("loss", loss_table(device.device.kind), impl->query);
   impl->row = choice.row;
   impl->footprint = footprint_of(choice, impl->query);
-  impl->explanation = explain_choice("loss", choice, impl->query, description.dtype);
-  const std::int64_t rows = sizes.rows, inputs = description.inputs, classes = description.classes;
-  auto& gemms = impl->explanation.gemms;
-  gemms.push_back({.pass = "forward", .name = "classifier", .m = classes, .n = rows, .k = inputs});
-  if (description.training) {
-    gemms.push_back({.pass = "activation_gradient", .name = "classifier", .m = inputs, .n = rows, .k = classes});
-    gemms.push_back({.pass = "weight_gradient", .name = "classifier", .m = inputs, .n = classes, .k = rows});
-  }
+  impl->explanation = Explained(explain_choice("loss", choice, impl->query, description.dtype));
   impl_ = std::move(impl);
 }
 
-const Explanation& LossPlan::explain() const noexcept { return impl_->explanation; }
+const Explanation& LossPlan::explain() const {
+  return impl_->explanation.get([&](Explanation& out) {
+    const LossQuery& query = impl_->query;
+    const plan::Machine machine = machine_of(query, query.description.dtype, out.kernel);
+    plan::explain_loss(query.description, query.sizes.rows, machine, out);
+    mark_products(machine, out);
+  });
+}
 std::size_t LossPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
 
 void LossPlan::forward(const LossForward& tensors, const Workspace& workspace, const Stream& stream) const {

@@ -1,8 +1,10 @@
 // Chooses the row of an elementwise operation, explains the choice, and runs it on checked tensors.
 #include "core/check.hpp"
 #include "core/philox.hpp"
+#include "ops/explained.hpp"
 #include "ops/pointwise/check.hpp"
 #include "ops/tables.hpp"
+#include "plan/small_layers.hpp"
 
 namespace everglow {
 
@@ -22,6 +24,9 @@ PointwisePlan::PointwisePlan(const PointwiseDescription& description, const Poin
   impl->row = choice.row;
   impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("pointwise", choice, impl->query, description.dtype);
+  // Two tensors are read at most, one is written.
+  const double bytes = 3 * static_cast<double>(size_of(description.dtype)) * static_cast<double>(sizes.elements);
+  plan::explain_stream(bytes, machine_of(impl->query, description.dtype, impl->explanation.kernel), impl->explanation);
   impl_ = std::move(impl);
 }
 

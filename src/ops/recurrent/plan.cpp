@@ -3,8 +3,10 @@
 #include "core/check.hpp"
 #include "core/philox.hpp"
 #include "core/recurrent.hpp"
+#include "ops/explained.hpp"
 #include "ops/recurrent/check.hpp"
 #include "ops/tables.hpp"
+#include "plan/recurrent.hpp"
 
 #include <cstring>
 #include <utility>
@@ -45,49 +47,11 @@ void check_header(const ReserveHeader& expected, const ConstTensorView& reserve)
           "h0, c0: expected them given or not as in the forward run");
 }
 
-/// The products of one layer. Those of the recurrence are per step and direction; a reset before the product cuts a GRU's in two.
-std::vector<ExplanationGemm> layer_gemms(const RecurrentQuery& query, std::int64_t inputs, const std::string& prefix) {
-  const RecurrentDescription& d = query.description;
-  const std::int64_t gates = recurrent::gate_count(d.cell) * d.hidden, all = d.directions() * gates;
-  const std::int64_t state = recurrent::outputs_of(d), batch = query.sizes.batch, rows = query.sizes.steps * batch;
-  const bool cut = d.cell == Cell::gru_reset_before;
-  const std::int64_t first = cut ? gates - d.hidden : gates;
-  std::vector<ExplanationGemm> out;
-  const auto add = [&](const char* pass, const char* what, std::int64_t m, std::int64_t n, std::int64_t k) {
-    out.push_back({pass, prefix + what, m, n, k});
-  };
-  add("forward", "input", all, rows, inputs);
-  add("forward", "recurrent", first, batch, state);
-  if (cut) add("forward", "candidate", d.hidden, batch, state);
-  if (d.projection > 0) add("forward", "projection", d.projection, batch, d.hidden);
-  if (!d.training) return out;
-  if (d.projection > 0) add("activation_gradient", "projection", d.hidden, batch, d.projection);
-  if (cut) add("activation_gradient", "candidate", state, batch, d.hidden);
-  add("activation_gradient", "recurrent", state, batch, first);
-  add("activation_gradient", "input", inputs, rows, all);
-  add("weight_gradient", "input", inputs, all, rows);
-  add("weight_gradient", "recurrent", state, first, rows);
-  if (cut) add("weight_gradient", "candidate", state, d.hidden, rows);
-  if (d.projection > 0) add("weight_gradient", "projection", d.hidden, d.projection, rows);
-  return out;
-}
-
-std::vector<ExplanationGemm> gemms(const RecurrentQuery& query) {
-  const RecurrentDescription& d = query.description;
-  if (d.layers == 1) return layer_gemms(query, d.inputs, "");
-  std::vector<ExplanationGemm> out;
-  for (std::int64_t layer = 0; layer < d.layers; ++layer) {
-    const std::int64_t inputs = layer == 0 ? d.inputs : d.directions() * recurrent::outputs_of(d);
-    for (auto& product : layer_gemms(query, inputs, text("layer ", layer, ' '))) out.push_back(std::move(product));
-  }
-  return out;
-}
-
 }  // namespace
 
 struct RecurrentPlan::Impl {
   RecurrentQuery query;
-  Explanation explanation;
+  Explained explanation;
   const RecurrentRow* row = nullptr;
   Footprint footprint;
   std::uint64_t key = 0;
@@ -105,13 +69,19 @@ RecurrentPlan::RecurrentPlan(const RecurrentDescription& description, const Recu
   impl->row = choice.row;
   impl->footprint = footprint_of(choice, impl->query);
   if (impl->on_cpu() && description.training) impl->footprint.reserve += sizeof(ReserveHeader);
-  impl->key = recurrent::packing_key(impl->query, choice.row->name);
-  impl->explanation = explain_choice("recurrent", choice, impl->query, description.dtype);
-  impl->explanation.gemms = gemms(impl->query);
+  if (choice.row != nullptr) impl->key = recurrent::packing_key(impl->query, choice.row->name);
+  impl->explanation = Explained(explain_choice("recurrent", choice, impl->query, description.dtype));
   impl_ = std::move(impl);
 }
 
-const Explanation& RecurrentPlan::explain() const noexcept { return impl_->explanation; }
+const Explanation& RecurrentPlan::explain() const {
+  return impl_->explanation.get([&](Explanation& out) {
+    const RecurrentQuery& query = impl_->query;
+    const plan::Machine machine = machine_of(query, query.description.dtype, out.kernel);
+    plan::explain_recurrent(query.description, query.sizes, query.device.figures, machine, out);
+    mark_products(machine, out);
+  });
+}
 std::size_t RecurrentPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }
 std::size_t RecurrentPlan::reserve_bytes() const noexcept { return impl_->footprint.reserve; }
 std::size_t RecurrentPlan::packed_bytes() const noexcept { return impl_->footprint.packed; }

@@ -1,7 +1,9 @@
 // Chooses the row of a softmax, explains the choice, and runs it on checked tensors.
 #include "core/check.hpp"
+#include "ops/explained.hpp"
 #include "ops/softmax/check.hpp"
 #include "ops/tables.hpp"
+#include "plan/small_layers.hpp"
 
 namespace everglow {
 
@@ -21,6 +23,10 @@ SoftmaxPlan::SoftmaxPlan(const SoftmaxDescription& description, const SoftmaxSiz
   impl->row = choice.row;
   impl->footprint = footprint_of(choice, impl->query);
   impl->explanation = explain_choice("softmax", choice, impl->query, description.dtype);
+  // Forward: x is read and y is written.
+  const double bytes =
+      2 * static_cast<double>(size_of(description.dtype)) * static_cast<double>(sizes.rows) * static_cast<double>(sizes.columns);
+  plan::explain_stream(bytes, machine_of(impl->query, description.dtype, impl->explanation.kernel), impl->explanation);
   impl_ = std::move(impl);
 }
 
