@@ -16,6 +16,8 @@ void add_plan(CLI::App& tool, int& status) {
   app.require_subcommand(1);
   app.footer("everglow plan linear --batch 5120 --inputs 1024 --outputs 33708 --dtype f16 --device h200");
   add_plan_linear(app, status);
+  add_plan_recurrent(app, status);
+  add_plan_attention(app, status);
 }
 
 }  // namespace everglow::cli

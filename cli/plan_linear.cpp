@@ -1,6 +1,5 @@
 // everglow plan linear
 #include "cli/arguments.hpp"
-#include "cli/plan_json.hpp"
 #include "cli/plan_request.hpp"
 #include "cli/plan_table.hpp"
 
@@ -65,7 +64,9 @@ void add_plan_linear(CLI::App& plan, int& status) {
   app.footer("everglow plan linear --batch 5120 --inputs 1024 --outputs 33708 --dtype f16 --device h200");
   app.callback([request, &status] {
     request->common.require_sizes();
-    print_explanation(request->common, title(*request), explained(*request));
+    const auto run = [request] { return explained(*request); };
+    print_plan(
+        request->common, [request] { return title(*request); }, run);
     status = 0;
   });
 }

@@ -81,13 +81,14 @@ std::pair<std::int64_t, std::int64_t> parse_tile(const std::string& text) {
   return {m, n};
 }
 
-void print_explanation(const PlanRequest& request, const std::string& title, const Explanation& explanation) {
+void print_plan(const PlanRequest& request, const std::function<std::string()>& title,
+                const std::function<Explanation()>& explain) {
   if (!request.json()) {
-    fmt::print("{}", explanation_text(title, explanation));
+    fmt::print("{}", explanation_text(title(), explain()));
     return;
   }
   Json out{{"schema_version", plan_schema_version}};
-  out.update(explanation_json(explanation));
+  out.update(explanation_json(explain()));
   fmt::print("{}\n", out.dump(2));
 }
 

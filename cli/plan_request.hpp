@@ -61,6 +61,11 @@ DeviceDescription read_device(const std::string& name);
 /// "256x128". Throws CLI::ValidationError.
 std::pair<std::int64_t, std::int64_t> parse_tile(const std::string& text);
 
+/// Prints the plan as a table or as JSON; where --sweep asks for it, once for each of its sizes.
+void print_plan(const PlanRequest& request, const std::function<std::string()>& title, const std::function<Explanation()>& explain);
+
 void add_plan_linear(CLI::App& plan, int& status);
+void add_plan_recurrent(CLI::App& plan, int& status);
+void add_plan_attention(CLI::App& plan, int& status);
 
 }  // namespace everglow::cli

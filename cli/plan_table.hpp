@@ -24,8 +24,4 @@ std::string explanation_text(const std::string& title, const Explanation& explan
 /// "1. outputs 33708 -> 33712: 2.84x ...", one paragraph each.
 std::string advice_text(const std::vector<ExplanationAdvice>& advice);
 
-class PlanRequest;
-/// To standard output, as JSON where --json asks for it.
-void print_explanation(const PlanRequest& request, const std::string& title, const Explanation& explanation);
-
 }  // namespace everglow::cli
