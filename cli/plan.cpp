@@ -18,6 +18,7 @@ void add_plan(CLI::App& tool, int& status) {
   add_plan_linear(app, status);
   add_plan_recurrent(app, status);
   add_plan_attention(app, status);
+  add_plan_gnmt(app, status);
 }
 
 }  // namespace everglow::cli

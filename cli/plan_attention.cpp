@@ -19,12 +19,12 @@ struct AttentionRequest {
   bool inference = false;
 };
 
-Explanation explained(const AttentionRequest& request) {
+Explanation explained(const AttentionRequest& request, const PlanOptions& options) {
   AttentionDescription d = request.description;
   d.dtype = request.common.dtype();
   d.training = !request.inference;
   if (!request.window.empty()) d.window_left = request.window.front(), d.window_right = request.window.back();
-  return AttentionPlan(d, request.sizes, request.common.description_of_device(), request.common.options()).explain();
+  return AttentionPlan(d, request.sizes, request.common.description_of_device(), options).explain();
 }
 
 std::string title(const AttentionRequest& request) {
@@ -41,13 +41,13 @@ std::string title(const AttentionRequest& request) {
 
 void add_sizes(AttentionRequest& request) {
   PlanRequest& common = request.common;
-  common.size("--batch", request.sizes.batch, 0, "Sequences", "8");
-  common.size("--queries", request.sizes.queries, 0, "Queries of a sequence", "2048");
-  common.size("--keys", request.sizes.keys, 0, "Keys of a sequence", "2048");
-  common.size("--heads", request.description.heads, 1, "Heads of the queries", "16");
-  common.size("--head-dim", request.description.head_dim, 1, "Columns of a head", "128");
-  common.optional_size("--kv-heads", request.description.kv_heads, 0, "Heads of keys and values, 0: as the queries", "4");
-  common.optional_size("--value-dim", request.description.value_dim, 0, "Columns of a head of values, 0: as --head-dim", "128");
+  common.size({"batch", &request.sizes.batch, 0}, "Sequences", "8");
+  common.size({"queries", &request.sizes.queries, 0}, "Queries of a sequence", "2048");
+  common.size({"keys", &request.sizes.keys, 0}, "Keys of a sequence", "2048");
+  common.size({"heads", &request.description.heads, 1}, "Heads of the queries", "16");
+  common.size({"head-dim", &request.description.head_dim, 1}, "Columns of a head", "128");
+  common.optional_size({"kv-heads", &request.description.kv_heads, 0}, "Heads of keys and values, 0: as the queries", "4");
+  common.optional_size({"value-dim", &request.description.value_dim, 0}, "Columns of a head of values, 0: as --head-dim", "128");
 }
 
 }  // namespace
@@ -67,9 +67,10 @@ void add_plan_attention(CLI::App& plan, int& status) {
       "everglow plan attention --batch 4 --queries 4096 --keys 4096 --heads 16 --head-dim 128 --causal --dtype bf16 --device h200");
   app.callback([request, &status] {
     request->common.require_sizes();
-    const auto run = [request] { return explained(*request); };
-    print_plan(
-        request->common, [request] { return title(*request); }, run);
+    print_plan(request->common, {.title = [request] { return title(*request); },
+                                 .explain = [request](const PlanOptions& options) { return explained(*request, options); },
+                                 .unit = "sequences",
+                                 .useful = [request] { return static_cast<double>(request->sizes.batch); }});
     status = 0;
   });
 }

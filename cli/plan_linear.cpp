@@ -27,14 +27,14 @@ Activation activation_of(const std::string& name) {
   return Activation::none;
 }
 
-Explanation explained(const LinearRequest& request) {
+Explanation explained(const LinearRequest& request, const PlanOptions& options) {
   LinearDescription d = request.description;
   d.dtype = request.common.dtype();
   const bool rows_of_outputs = request.layout == "pytorch" || request.layout == "caffe";
   d.layout = rows_of_outputs ? LinearLayout::outputs_inputs : LinearLayout::inputs_outputs;
   d.activation = activation_of(request.activation);
   d.training = !request.inference;
-  return LinearPlan(d, request.sizes, request.common.description_of_device(), request.common.options()).explain();
+  return LinearPlan(d, request.sizes, request.common.description_of_device(), options).explain();
 }
 
 std::string title(const LinearRequest& request) {
@@ -49,9 +49,9 @@ void add_plan_linear(CLI::App& plan, int& status) {
   CLI::App& app = *plan.add_subcommand("linear", "Explain a fully-connected layer");
   const auto request = std::make_shared<LinearRequest>(app);
   PlanRequest& common = request->common;
-  common.size("--batch", request->sizes.batch, 0, "Rows of x", "4096");
-  common.size("--inputs", request->description.inputs, 0, "Columns of x", "1024");
-  common.size("--outputs", request->description.outputs, 0, "Columns of y", "4096");
+  common.size({"batch", &request->sizes.batch, 0}, "Rows of x", "4096");
+  common.size({"inputs", &request->description.inputs, 0}, "Columns of x", "1024");
+  common.size({"outputs", &request->description.outputs, 0}, "Columns of y", "4096");
   app.add_option("--layout", request->layout,
                  "How W is stored: pytorch or caffe [outputs, inputs], tensorflow, keras or jax [inputs, outputs]")
       ->capture_default_str()
@@ -64,9 +64,10 @@ void add_plan_linear(CLI::App& plan, int& status) {
   app.footer("everglow plan linear --batch 5120 --inputs 1024 --outputs 33708 --dtype f16 --device h200");
   app.callback([request, &status] {
     request->common.require_sizes();
-    const auto run = [request] { return explained(*request); };
-    print_plan(
-        request->common, [request] { return title(*request); }, run);
+    print_plan(request->common, {.title = [request] { return title(*request); },
+                                 .explain = [request](const PlanOptions& options) { return explained(*request, options); },
+                                 .unit = "rows",
+                                 .useful = [request] { return static_cast<double>(request->sizes.batch); }});
     status = 0;
   });
 }

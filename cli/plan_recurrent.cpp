@@ -12,7 +12,7 @@ namespace everglow::cli {
 namespace {
 
 constexpr std::array<const char*, 5> cells = {"lstm", "gru", "gru_reset_before", "tanh", "relu"};
-constexpr std::int64_t most_layers = 1024;
+constexpr double most_layers = 1024;
 
 struct RecurrentRequest {
   explicit RecurrentRequest(CLI::App& app) : common(app, "recurrent") {}
@@ -23,13 +23,13 @@ struct RecurrentRequest {
   bool inference = false;
 };
 
-Explanation explained(const RecurrentRequest& request) {
+Explanation explained(const RecurrentRequest& request, const PlanOptions& options) {
   RecurrentDescription d = request.description;
   d.dtype = request.common.dtype();
   for (std::size_t i = 0; i < cells.size(); ++i)
     if (request.cell == cells[i]) d.cell = static_cast<Cell>(i);
   d.training = !request.inference;
-  return RecurrentPlan(d, request.sizes, request.common.description_of_device(), request.common.options()).explain();
+  return RecurrentPlan(d, request.sizes, request.common.description_of_device(), options).explain();
 }
 
 std::string title(const RecurrentRequest& request) {
@@ -44,10 +44,12 @@ std::string title(const RecurrentRequest& request) {
 
 void add_sizes(RecurrentRequest& request) {
   PlanRequest& common = request.common;
-  common.size("--steps", request.sizes.steps, 0, "Steps of a sequence", "256");
-  common.size("--batch", request.sizes.batch, 0, "Sequences", "64");
-  common.size("--inputs", request.description.inputs, 0, "Columns of x", "1024");
-  common.size("--hidden", request.description.hidden, 0, "Hidden units", "1024");
+  common.size({"steps", &request.sizes.steps, 0}, "Steps of a sequence", "256");
+  common.size({"batch", &request.sizes.batch, 0}, "Sequences", "64");
+  common.size({"inputs", &request.description.inputs, 0}, "Columns of x", "1024");
+  common.size({"hidden", &request.description.hidden, 0}, "Hidden units", "1024");
+  common.optional_size({"layers", &request.description.layers, 1, most_layers}, "Layers (default 1)", "4");
+  common.optional_size({"projection", &request.description.projection, 0}, "Size of h where it is projected, LSTM alone", "512");
 }
 
 }  // namespace
@@ -60,21 +62,17 @@ void add_plan_recurrent(CLI::App& plan, int& status) {
       ->check(one_of({cells.begin(), cells.end()}));
   add_sizes(*request);
   RecurrentDescription& d = request->description;
-  app.add_option("--layers", d.layers, "Layers")
-      ->capture_default_str()
-      ->check(whole(1, "--layers 2", static_cast<double>(most_layers)));
   app.add_flag("--bidirectional", d.bidirectional, "Both directions");
-  app.add_option("--projection", d.projection, "Size of h where it is projected, LSTM alone (default: none)")
-      ->check(whole(0, "--projection 512", most_size));
   app.add_flag("--lengths", d.lengths, "Rows have lengths of their own");
   app.add_flag("--resets", d.resets, "States are reset inside sequences");
   app.add_flag("--inference", request->inference, "Forward alone");
   app.footer("everglow plan recurrent --cell lstm --steps 256 --batch 64 --inputs 1024 --hidden 1024 --dtype f16 --device v100-16");
   app.callback([request, &status] {
     request->common.require_sizes();
-    const auto run = [request] { return explained(*request); };
-    print_plan(
-        request->common, [request] { return title(*request); }, run);
+    print_plan(request->common, {.title = [request] { return title(*request); },
+                                 .explain = [request](const PlanOptions& options) { return explained(*request, options); },
+                                 .unit = "sequences",
+                                 .useful = [request] { return static_cast<double>(request->sizes.batch); }});
     status = 0;
   });
 }

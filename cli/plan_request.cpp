@@ -3,6 +3,7 @@
 
 #include "cli/arguments.hpp"
 #include "cli/plan_json.hpp"
+#include "cli/plan_sweep.hpp"
 #include "cli/plan_table.hpp"
 
 #include <fmt/format.h>
@@ -18,29 +19,36 @@ PlanRequest::PlanRequest(CLI::App& app, std::string layer) : app_(app), layer_(s
       ->check(whole(1, "--threads 2", 4096));
   app.add_option("--kernel", kernel_, "The only row that may run");
   app.add_flag("--deterministic", deterministic_, "Only rows that give the same bits for any number of threads");
+  app.add_option("--sweep", sweep, "Many sizes, DIMENSION=FROM:TO:xFACTOR, FROM:TO:+STEP or A,B,C; may be given several times")
+      ->allow_extra_args(false);
+  app.add_option("--html", html, "Write the sweep to this file as one page with charts");
   app.add_flag("--json", json_, "For programs: docs/plan.schema.json describes it");
 }
 
-void PlanRequest::size(const std::string& flag, std::int64_t& value, std::int64_t least, const std::string& help,
-                       const std::string& example) {
-  const CLI::Option* option =
-      app_.add_option(flag, value, help)->check(whole(static_cast<double>(least), flag + " " + example, most_size));
-  sizes_.emplace_back(flag.substr(2), &value);
+void PlanRequest::size(const SizeOption& size, const std::string& help, const std::string& example) {
+  optional_size(size, help, example);
   required_.push_back(
-      {option, fmt::format("expected a whole number of at least {}, got none; for example {} {}", least, flag, example)});
+      {app_.get_option("--" + size.name),
+       fmt::format("expected a whole number of at least {}, got none; for example --{} {}", size.least, size.name, example)});
 }
 
-void PlanRequest::optional_size(const std::string& flag, std::int64_t& value, std::int64_t least, const std::string& help,
-                                const std::string& example) {
-  app_.add_option(flag, value, help)
-      ->capture_default_str()
-      ->check(whole(static_cast<double>(least), flag + " " + example, most_size));
-  sizes_.emplace_back(flag.substr(2), &value);
+void PlanRequest::optional_size(const SizeOption& size, const std::string& help, const std::string& example) {
+  const std::string flag = "--" + size.name;
+  app_.add_option(flag, *size.value, help)->check(whole(static_cast<double>(size.least), flag + " " + example, size.most));
+  sizes_.push_back(size);
+}
+
+/// A size that a sweep gives need not be given beside it.
+bool PlanRequest::swept(const std::string& name) const {
+  return std::any_of(sweep.begin(), sweep.end(), [&](const std::string& text) { return text.starts_with(name + "="); });
 }
 
 void PlanRequest::require_sizes() const {
+  if (!html.empty() && sweep.empty())
+    throw CLI::ValidationError("--html", "expected --sweep beside it; for example --sweep batch=1:4096:x2 --html sweep.html");
   for (const Required& required : required_)
-    if (required.option->count() == 0) throw CLI::ValidationError(required.option->get_name(), required.text);
+    if (required.option->count() == 0 && !swept(required.option->get_name().substr(2)))
+      throw CLI::ValidationError(required.option->get_name(), required.text);
 }
 
 DeviceDescription PlanRequest::description_of_device() const { return read_device(device); }
@@ -56,8 +64,15 @@ PlanOptions PlanRequest::options() const {
 }
 
 DType PlanRequest::dtype() const {
-  if (!dtype_.empty()) return parse_dtype(dtype_);
-  return device == "cpu" ? DType::f32 : DType::f16;
+  if (dtype_.empty()) return device == "cpu" ? DType::f32 : DType::f16;
+  try {
+    const DType parsed = parse_dtype(dtype_);
+    if (parsed <= DType::f64) return parsed;
+  } catch (const Error&) {
+    // Said below, with the types that a layer computes in.
+  }
+  throw CLI::ValidationError("--dtype",
+                             fmt::format("expected f32, f16, bf16 or f64, got \"{}\"; for example --dtype bf16", dtype_));
 }
 
 std::string PlanRequest::setting_text() const {
@@ -81,14 +96,28 @@ std::pair<std::int64_t, std::int64_t> parse_tile(const std::string& text) {
   return {m, n};
 }
 
-void print_plan(const PlanRequest& request, const std::function<std::string()>& title,
-                const std::function<Explanation()>& explain) {
+void print_plan(const PlanRequest& request, const PlanAnswer& answer) {
+  if (!request.sweep.empty()) {
+    PlanOptions options = request.options();
+    options.advice = false;
+    double ridge = 0;
+    Sweep sweep = run_sweep(request, answer.title(), answer.unit, [&] {
+      const Explanation e = answer.explain(options);
+      if (!e.gemms.empty()) ridge = e.gemms.front().ridge;
+      return point_of(e, answer.useful());
+    });
+    sweep.bandwidth_gbs = request.description_of_device().figures.bandwidth_gbs;
+    sweep.peak_tflops = ridge * sweep.bandwidth_gbs / 1000;
+    print_sweep(sweep, request);
+    return;
+  }
+  const Explanation explanation = answer.explain(request.options());
   if (!request.json()) {
-    fmt::print("{}", explanation_text(title(), explain()));
+    fmt::print("{}", explanation_text(answer.title(), explanation));
     return;
   }
   Json out{{"schema_version", plan_schema_version}};
-  out.update(explanation_json(explain()));
+  out.update(explanation_json(explanation));
   fmt::print("{}\n", out.dump(2));
 }
 

@@ -22,6 +22,7 @@ struct PlanOptions {
   std::vector<std::string> exclude{};  ///< names of rows that must not run
   bool deterministic = false;          ///< the same bits for any thread count, batch and number of steps
   Math math = Math::ieee;
+  bool advice = true;                   ///< explain() looks for sizes that pay, which takes it some milliseconds
   std::int64_t tile_m = 0, tile_n = 0;  ///< explain products with this tile; it changes no row and no result. 0: none
 };
 

@@ -34,12 +34,14 @@ class Explained {
 template <class AnyQuery>
 plan::Machine machine_of(const AnyQuery& query, DType dtype, std::string_view kernel) {
   const int lanes = query.isa == Isa::avx512 ? 16 : query.isa == Isa::avx2 ? 8 : 4;
-  return plan::machine_of(query.device.figures, {.dtype = dtype,
-                                                 .math = query.options.math,
-                                                 .threads = query.threads,
-                                                 .reference = kernel.starts_with("reference."),
-                                                 .lanes = lanes,
-                                                 .tile = {query.options.tile_m, query.options.tile_n}});
+  plan::Machine out = plan::machine_of(query.device.figures, {.dtype = dtype,
+                                                              .math = query.options.math,
+                                                              .threads = query.threads,
+                                                              .reference = kernel.starts_with("reference."),
+                                                              .lanes = lanes,
+                                                              .tile = {query.options.tile_m, query.options.tile_n}});
+  out.advice = query.options.advice;
+  return out;
 }
 
 /// The row alignment that products of this machine need, and whose they are: products of a row of ours are what runs; those of a

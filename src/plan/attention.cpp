@@ -73,7 +73,7 @@ Tile ampere_tile(const AttentionDescription& d) {
 /// FlashAttention-3: one part where the blocks nearly fill the device, else the smallest count near the best wave efficiency.
 std::int64_t splits_of(double blocks, std::int64_t key_blocks, int units) {
   if (blocks <= 0 || blocks >= c::full_enough * units || key_blocks <= c::splitting_pays_keys) return 1;
-  const std::int64_t most = std::min({c::most_key_splits, static_cast<std::int64_t>(units), key_blocks});
+  const std::int64_t most = std::min({c::most_key_splits, whole(units), key_blocks});
   const auto efficiency = [&](std::int64_t splits) { return wave_efficiency(blocks * real(splits) / units); };
   double best = 0;
   for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, efficiency(splits));
@@ -94,12 +94,12 @@ void time_tiled(ExplanationAlgorithm& out, const AttentionDescription& d, const 
   const double group = s.Hq / std::max(s.Hk, 1.0);
   const bool few = s.Sq * group <= real(out.tile.m) && out.name != "flash1";
   const double rows = few ? s.Sq * group : s.Sq, unit = !few ? real(out.tile.m) : out.name == "flash2" ? 16 : 64;
-  out.blocks = static_cast<std::int64_t>(s.B * (few ? s.Hk : s.Hq) * std::ceil(rows / real(out.tile.m)));
-  const std::int64_t key_blocks = divided_up(static_cast<std::int64_t>(s.Sk), out.tile.n);
+  out.blocks = whole(s.B * (few ? s.Hk : s.Hq) * std::ceil(rows / real(out.tile.m)));
+  const std::int64_t key_blocks = divided_up(whole(s.Sk), out.tile.n);
   out.splits = out.name == "flash1" ? 1 : splits_of(real(out.blocks), key_blocks, machine.units);
-  out.waves = real(out.blocks * out.splits) / machine.units;
+  out.waves = real(out.blocks) * real(out.splits) / machine.units;
   // Parts of the keys leave f32 results behind, which are read once more.
-  if (out.splits > 1) out.bytes += static_cast<std::int64_t>(2 * 4 * real(out.splits) * heads * s.Sq * (s.Dv + 1));
+  if (out.splits > 1) out.bytes = whole(real(out.bytes) + 2 * 4 * real(out.splits) * heads * s.Sq * (s.Dv + 1));
   const double filled = rows > 0 ? rows / (std::ceil(rows / unit) * unit) : 1;
   const double seen = s.Sq > 0 ? std::max(s.scores / s.Sq, 1.0) : 1;
   const double prologue = 1 + c::half_block * real(out.tile.n) * real(out.splits) / std::max(seen, real(out.tile.n));
@@ -114,14 +114,14 @@ void time_tiled(ExplanationAlgorithm& out, const AttentionDescription& d, const 
 ExplanationAlgorithm standard(const AttentionDescription& d, const Shape& s, const Machine& machine, double flops) {
   ExplanationAlgorithm out{.name = "standard"};
   const double all = s.B * s.Hq * s.Sq * s.Sk;
-  out.bytes = static_cast<std::int64_t>(queries_bytes(s) + keys_values_bytes(s) + output_bytes(s) + 4 * s.element * all);
+  out.bytes = whole(queries_bytes(s) + keys_values_bytes(s) + output_bytes(s) + 4 * s.element * all);
   out.flops = 2 * all * (s.D + s.Dv);
   out.formula = "Q + K + V + O + 4 B Hq Sq Sk e: scores written and read, probabilities written and read; no mask saves anything";
-  const auto sq = static_cast<std::int64_t>(s.Sq), sk = static_cast<std::int64_t>(s.Sk);
+  const auto sq = whole(s.Sq), sk = whole(s.Sk);
   const Product qk{sk, sq, d.head_dim};
   const ExplanationTile tile = machine.tiles.front();
   out.tile = tile;
-  out.blocks = static_cast<std::int64_t>(s.B * s.Hq) * tiles_of(qk, tile);
+  out.blocks = whole(s.B * s.Hq * real(tiles_of(qk, tile)));
   out.waves = real(out.blocks) / machine.units;
   const double math = out.flops / machine.rate, memory = real(out.bytes) / machine.copy;
   // Products, softmax and products again are kernels of their own, which do not overlap.
@@ -133,7 +133,7 @@ ExplanationAlgorithm standard(const AttentionDescription& d, const Shape& s, con
 void set_tile(ExplanationAlgorithm& out, const Tile& tile, const Shape& s) {
   const double m = real(tile.queries), n = real(tile.keys);
   out.tile = {tile.queries, tile.keys};
-  out.register_bytes = static_cast<std::int64_t>(4 * m * n + s.element * m * n + 4 * m * s.Dv);  // scores, probabilities, output
+  out.register_bytes = whole(4 * m * n + s.element * m * n + 4 * m * s.Dv);  // scores, probabilities, output
 }
 
 ExplanationAlgorithm flash1(const AttentionDescription& d, const Shape& s, const Machine& machine, double flops) {
@@ -141,11 +141,11 @@ ExplanationAlgorithm flash1(const AttentionDescription& d, const Shape& s, const
   const Tile tile = d.head_dim <= 64 ? Tile{128, 128} : Tile{64, 64};
   set_tile(out, tile, s);
   const double passes = std::ceil(s.Sk / real(tile.keys)), rows = s.B * s.Hq * s.Sq;
-  out.bytes = static_cast<std::int64_t>(keys_values_bytes(s) * s.Hq / std::max(s.Hk, 1.0) +
-                                        passes * (queries_bytes(s) + 2 * output_bytes(s) + 4 * 4 * rows));
+  out.bytes =
+      whole(keys_values_bytes(s) * s.Hq / std::max(s.Hk, 1.0) + passes * (queries_bytes(s) + 2 * output_bytes(s) + 4 * 4 * rows));
   out.formula =
       text("K + V + ceil(Sk/", tile.keys, ") (Q + 2 O + 16 B Hq Sq): each block of keys reads Q, O, m and l and writes O, m and l");
-  out.shared_bytes = static_cast<std::int64_t>(s.element * (real(tile.queries) * s.D + real(tile.keys) * (s.D + s.Dv)));
+  out.shared_bytes = whole(s.element * (real(tile.queries) * s.D + real(tile.keys) * (s.D + s.Dv)));
   const c::AttentionShare& share = share_of(s.D);
   const double rate = machine.tensor ? machine.capability >= 90 ? share.flash1_hopper : share.flash1 : c::attention_small / 2;
   time_tiled(out, d, s, machine, {rate, rate * c::flash2_backward});
@@ -164,12 +164,12 @@ ExplanationAlgorithm flash2(const AttentionDescription& d, const Shape& s, const
   const double in_flight = std::min(running, s.B * s.Hk) * s.element * s.Sk * (s.D + s.Dv);
   const double rows = std::ceil(s.Sq / m),
                again = in_flight <= real(f.l2_bytes) ? 1 : std::max(1.0, rows * s.scores / std::max(s.Sq * s.Sk, 1.0));
-  out.bytes = static_cast<std::int64_t>(queries_bytes(s) + output_bytes(s) + 4 * s.B * s.Hq * s.Sq + again * keys_values_bytes(s));
+  out.bytes = whole(queries_bytes(s) + output_bytes(s) + 4 * s.B * s.Hq * s.Sq + again * keys_values_bytes(s));
   out.formula = again > 1 ? text("Q + O + LSE + ceil(Sq/", tile.queries,
                                  ") (K + V): keys and values exceed L2, each block of queries reads them")
                           : std::string("Q + O + LSE + K + V: blocks of queries share keys and values through L2");
   const double stages = hopper ? 2 : 1;
-  out.shared_bytes = static_cast<std::int64_t>(s.element * (m * std::max(s.D, s.Dv) + stages * n * (s.D + s.Dv)));
+  out.shared_bytes = whole(s.element * (m * std::max(s.D, s.Dv) + stages * n * (s.D + s.Dv)));
   const c::AttentionShare& share = share_of(s.D);
   Rates rates{c::attention_small, c::attention_small * c::flash2_backward};
   if (hopper)
@@ -178,8 +178,7 @@ ExplanationAlgorithm flash2(const AttentionDescription& d, const Shape& s, const
     const double rate = machine.capability >= 90 ? share.flash2_hopper : share.flash2;
     rates = {rate, rate * c::flash2_backward};
   }
-  out.flops =
-      attention_flops(d, {static_cast<std::int64_t>(s.B), static_cast<std::int64_t>(s.Sq), static_cast<std::int64_t>(s.Sk)});
+  out.flops = attention_flops(d, {whole(s.B), whole(s.Sq), whole(s.Sk)});
   time_tiled(out, d, s, machine, rates);
   return out;
 }
@@ -190,10 +189,10 @@ ExplanationAlgorithm on_cpu(const Shape& s, const Machine& machine, double flops
   constexpr Tile tile{64, 256};
   set_tile(out, tile, s);
   out.register_bytes = 0;
-  out.bytes = static_cast<std::int64_t>(queries_bytes(s) + output_bytes(s) + 4 * s.B * s.Hq * s.Sq + keys_values_bytes(s));
+  out.bytes = whole(queries_bytes(s) + output_bytes(s) + 4 * s.B * s.Hq * s.Sq + keys_values_bytes(s));
   out.formula = "Q + O + LSE + K + V: scores stay in a core's caches";
-  const std::int64_t rows = divided_up(static_cast<std::int64_t>(s.Sq), tile.queries);
-  out.blocks = static_cast<std::int64_t>(s.B * s.Hq) * rows;
+  const std::int64_t rows = divided_up(whole(s.Sq), tile.queries);
+  out.blocks = whole(s.B * s.Hq * real(rows));
   out.waves = real(out.blocks) / machine.units;
   const double balance = out.blocks > 0 && out.blocks < machine.units ? real(out.blocks) / machine.units : 1;
   const double math = flops / (machine.rate * c::cpu_attention_share * balance), memory = real(out.bytes) / machine.copy;
@@ -226,7 +225,7 @@ std::vector<ExplanationGemm> attention_gemms(const AttentionDescription& d, cons
     ExplanationGemm& gemm = out.emplace_back();
     gemm.pass = kind.pass, gemm.name = kind.name;
     gemm.m = kind.m, gemm.n = kind.n, gemm.k = kind.k;
-    gemm.count = s.batch * d.heads;
+    gemm.count = whole(real(s.batch) * real(d.heads));
     gemm.transpose_a = kind.transpose_a, gemm.transpose_b = kind.transpose_b;
     // Scores stay on chip (leading 0): they have no rows in memory.
     gemm.operands = {operand("a", kind.a, kind.lda, machine), operand("b", kind.b, kind.ldb, machine),
@@ -278,7 +277,7 @@ void explain_attention(const AttentionDescription& d, const AttentionSizes& size
   const double bytes = queries_bytes(s) + output_bytes(s) + keys_values_bytes(s), flops = attention_flops(d, sizes);
   const double passes = d.training ? 3.5 : 1, moves = d.training ? 3 : 1;  // backward: 2.5 times the arithmetic, twice the tensors
   out.floor_us = std::max(passes * flops / machine.peak, moves * bytes / machine.bandwidth);
-  if (sizes.batch > 0 && sizes.total_queries == 0)
+  if (machine.advice && sizes.batch > 0 && sizes.total_queries == 0)
     advise(
         {.kind = "size",
          .dimension = "batch",

@@ -57,7 +57,7 @@ double memory_us(const Machine& machine, double bytes) {
 }
 
 double time_with(const Machine& machine, const Product& p, const ExplanationTile& tile, std::int64_t split) {
-  const double busiest = std::ceil(real(tiles_of(p, tile) * split) / machine.units);
+  const double busiest = std::ceil(real(tiles_of(p, tile)) * real(split) / machine.units);
   // A micro-kernel makes rows of n as evenly as they come: only columns of m are filled up.
   const double area = machine.cpu ? real(tile.m) * real(p.n) / real(divided_up(p.n, tile.n)) : real(tile.m) * real(tile.n);
   // A short part of k costs as much as the least one, so that a longer k never makes a split pay that did not.
@@ -105,6 +105,11 @@ Machine machine_of(const DeviceFigures& figures, const Setting& setting) {
               : setting.lanes == 8 ? std::span<const ExplanationTile>(avx2_tiles)
                                    : std::span<const ExplanationTile>(avx512_tiles);
   return out;
+}
+
+std::int64_t whole(double value) {
+  constexpr double most = 9.2e18;
+  return static_cast<std::int64_t>(std::clamp(value, -most, most));
 }
 
 double flops_of(const Product& p) { return 2 * real(p.m) * real(p.n) * real(p.k); }

@@ -20,6 +20,7 @@ struct Machine {
   std::int64_t element = 4;
   std::int64_t alignment = 0;  // bytes that rows must be multiples of; 0: no rule
   bool tensor = false;         // tensor cores
+  bool advice = true;          // explanations look for sizes that pay
   int capability = 0;
   std::span<const ExplanationTile> tiles{};  // largest first
   ExplanationTile fixed{};                   // explain and predict with this one; m = 0: none
@@ -38,6 +39,9 @@ struct Setting {
   ExplanationTile tile{};  // m = 0: none fixed
 };
 Machine machine_of(const DeviceFigures& figures, const Setting& setting);
+
+/// A count that may be too large for 64 bits: as large as fits.
+std::int64_t whole(double value);
 
 struct Product {
   std::int64_t m = 0, n = 0, k = 0;

@@ -140,7 +140,7 @@ std::vector<ExplanationAdvice> linear_advice(const LinearDescription& d, std::in
 
 void explain_linear(const LinearDescription& d, std::int64_t batch, const Machine& machine, Explanation& out) {
   out.gemms = linear_gemms(d, batch, machine);
-  out.advice = linear_advice(d, batch, machine);
+  if (machine.advice) out.advice = linear_advice(d, batch, machine);
   out.time_us = time_of(out.gemms);
   out.floor_us = floor_of(out.gemms);
 }

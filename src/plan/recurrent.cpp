@@ -217,7 +217,7 @@ void explain_recurrent(const RecurrentDescription& d, const RecurrentSizes& size
   const Times times = times_of(out.gemms, d, sizes, machine, {loop, out.residency->step_us});
   out.time_us = times.time_us;
   out.floor_us = times.floor_us;
-  out.advice = advice_of(d, sizes, figures, machine, out);
+  if (machine.advice) out.advice = advice_of(d, sizes, figures, machine, out);
 }
 
 }  // namespace everglow::plan

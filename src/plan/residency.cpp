@@ -19,7 +19,9 @@ double real(std::int64_t value) { return static_cast<double>(value); }
 /// What a partition keeps and exchanges; sizes of one layer and direction.
 struct Loop {
   std::int64_t hidden, state, rows_per_unit, element, batch, directions;
-  std::int64_t bytes() const { return hidden * rows_per_unit * state * element; }
+  std::int64_t bytes() const {
+    return whole(static_cast<double>(hidden * rows_per_unit) * static_cast<double>(state) * static_cast<double>(element));
+  }
 };
 
 Loop loop_of(const RecurrentDescription& d, std::int64_t batch, std::int64_t element) {
@@ -82,7 +84,7 @@ Partition partition(const Loop& loop, std::int64_t units, const DeviceFigures& f
   } else {
     const bool cluster = out.blocks <= chip.cluster;
     out.hand_off_us = cluster ? hand_off(c::cluster_hand_offs, out.blocks, f) : hand_off(c::grid_hand_offs, out.blocks, f);
-    out.broadcast_us = c::broadcast_us_per_kib * real(batch * loop.state * loop.element) / 1024;
+    out.broadcast_us = c::broadcast_us_per_kib * real(batch) * real(loop.state * loop.element) / 1024;
   }
   out.arithmetic_us = arithmetic_us(loop, units, batch, f, machine);
   return out;
@@ -142,13 +144,13 @@ ExplanationResidency on_cpu(const Loop& loop, const DeviceFigures& f, const Mach
   const double ratio = loop.hidden > 0 ? real(loop.state) / real(loop.hidden) : 1;
   out.largest_hidden =
       static_cast<std::int64_t>(std::sqrt(room / (real(loop.rows_per_unit * loop.element) * std::max(ratio, 1e-9))));
-  const double flops = 2 * real(loop.batch) * real(loop.hidden * loop.rows_per_unit) * real(loop.state);
+  const double flops = 2 * real(loop.batch) * real(loop.hidden) * real(loop.rows_per_unit) * real(loop.state);
   const double bandwidth = out.resident                                     ? machine.cache_bandwidth
                            : real(loop.bytes()) <= real(machine.last_cache) ? machine.last_bandwidth
                                                                             : machine.copy;
   const double gates = real(loop.batch) * real(loop.hidden * loop.rows_per_unit);
   out.hand_off_us = machine.units > 1 ? c::cpu_hand_off_us : 0;
-  out.broadcast_us = machine.units > 1 ? real(loop.batch * loop.state * loop.element) / machine.last_bandwidth : 0;
+  out.broadcast_us = machine.units > 1 ? real(loop.batch) * real(loop.state * loop.element) / machine.last_bandwidth : 0;
   out.arithmetic_us =
       std::max(flops / machine.rate, real(loop.bytes()) / bandwidth) + gates * c::cpu_gate_ns / 1000 / machine.units;
   out.step_us = out.hand_off_us + out.broadcast_us + out.arithmetic_us;
@@ -194,7 +196,7 @@ ExplanationResidency residency_of(const RecurrentDescription& d, std::int64_t ba
     }
   }
   out.bytes = loop.bytes();
-  out.step_floor_us = 2 * real(batch) * real(loop.hidden * loop.rows_per_unit) * real(loop.state) / machine.peak;
+  out.step_floor_us = 2 * real(batch) * real(loop.hidden) * real(loop.rows_per_unit) * real(loop.state) / machine.peak;
   out.reason = reason_of(out, loop, figures, machine);
   return out;
 }
