@@ -39,8 +39,8 @@ inline constexpr double misaligned_2_bytes = 0.18;    // H200 table: 1023 x 4097
 inline constexpr double misaligned_no_tensor = 0.25;  // below sm_80 they run without tensor cores: 31.4 of 125 on a V100
 
 /// A tile of m x n reads m + n elements for m n products of each k. Its rate falls with the square root of that ratio beside
-/// 256 x 128: 128 x 128 0.87, 128 x 64 0.71, 64 x 64 0.61 (the order is that of NVIDIA's guide; the exponent is assumed).
-inline constexpr double tile_exponent = 0.5;
+/// 256 x 128: 128 x 128 0.87, 128 x 64 0.71, 64 x 64 0.61 (the order is that of NVIDIA's guide; the square root is assumed).
+inline constexpr double best_tile_reuse = 256.0 * 128 / (256 + 128);
 inline constexpr std::int64_t least_split_k = 512;  // assumed: shorter parts of K do not fill a pipeline
 inline constexpr std::int64_t most_splits = 16;
 

@@ -39,9 +39,8 @@ bool uses_tensor_cores(const DeviceFigures& figures, const Setting& setting) {
 }
 
 double area_efficiency(const ExplanationTile& tile) {
-  constexpr double best = 256.0 * 128 / (256 + 128);
   const double reuse = real(tile.m) * real(tile.n) / real(tile.m + tile.n);
-  return std::min(1.0, std::pow(reuse / best, calibration::tile_exponent));
+  return std::min(1.0, std::sqrt(reuse / calibration::best_tile_reuse));
 }
 
 double alignment_share(const Machine& machine, std::int64_t bytes) {

@@ -109,6 +109,7 @@ Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescrip
     out.floor_us += count * (step ? math : gemm.floor_us);
     if (!step || loop.of == LoopOf::standard) out.time_us += count * gemm.time_us;
   }
+  if (sizes.batch == 0 || d.hidden == 0) return out;  // no step runs
   const double passes = 1 + (d.training ? c::backward_step : 0);
   if (loop.of == LoopOf::standard) {
     out.time_us += T * layers * directions * c::standard_step_us * (d.training ? 2 : 1);
