@@ -29,6 +29,12 @@ struct Problem {
     const cases::Case c = cases::parse("attention " + line);
     d = proof::attention_description(c), s = proof::attention_sizes(c), in = proof::attention_inputs(d, s, c);
   }
+  /// Other lengths; what they leave out is no longer NaN.
+  void set_lengths(const Values& queries, const Values& keys) {
+    in.query_lengths = queries, in.key_lengths = keys;
+    for (Values* values : {&in.q, &in.d_o, &in.k, &in.v})
+      for (double& value : *values) value = std::isnan(value) ? 0.25 : value;
+  }
   std::vector<std::string> rows() const { return test::accepting_rows<AttentionPlan>("attention", d, s); }
   AttentionResults run(const std::string& row) const { return proof::run_attention(d, s, in, {.options = {.force = row}}); }
 };
@@ -62,10 +68,7 @@ void expect_proved(const std::string& line) {
 // FA#443: packed sequences of 76, 34 and 146 queries with one key each, causal: dq was NaN where a query sees no key.
 TEST(AttentionReports, CausalQueriesBeforeTheFirstKeyHaveZeroGradients) {
   Problem p("batch=3 queries=146 keys=1 heads=2 head_dim=32 packed=1 causal=1");
-  p.in.query_lengths = {76, 34, 146}, p.in.key_lengths = {1, 1, 1};
-  for (Values* values : {&p.in.q, &p.in.d_o, &p.in.k, &p.in.v})
-    std::replace_if(
-        values->begin(), values->end(), [](double x) { return std::isnan(x); }, 0.5);
+  p.set_lengths({76, 34, 146}, {1, 1, 1});
   expect_proved(p);
   for (const auto& row : p.rows()) {
     const AttentionResults r = p.run(row);
@@ -159,8 +162,9 @@ TEST(AttentionReports, ManyShortRows) {
   std::fill(p.in.dlse.begin(), p.in.dlse.end(), 0.0);
   for (const auto& row : p.rows()) {
     const AttentionResults r = p.run(row);
-    EXPECT_TRUE(r.o == p.in.v && r.dv == p.in.d_o) << row;
-    // dP - delta subtracts two sums of the same products, in any order: 4 terms below 1, 2 · 4 roundings.
+    EXPECT_EQ(r.o, p.in.v) << row;
+    // P = exp(S - LSE), with S and LSE below 4 and each within 8 roundings of itself, and a product.
+    EXPECT_EQ("", test::compare(r.dv, p.in.d_o, 2 * 4 * 8 * 0x1p-24)) << row;
     for (const Values* gradient : {&r.dq, &r.dk})
       for (const double value : *gradient) ASSERT_LE(std::fabs(value), 8 * 4 * 0x1p-24) << row;
   }
@@ -227,7 +231,7 @@ TEST(AttentionReports, EveryOptionChangesTheResultOfEveryRow) {
 // queries at head dimension 256. pytorch#133780: no rows. In all of them what lies outside the tensors is guarded.
 TEST(AttentionReports, EmptySequences_sanitize) {
   Problem p("batch=4 queries=1 keys=3 heads=2 head_dim=8 packed=1");
-  p.in.query_lengths = {0, 1, 0, 1}, p.in.key_lengths = {3, 2, 0, 0};
+  p.set_lengths({0, 1, 0, 1}, {3, 2, 0, 0});
   expect_proved(p);
   for (const char* sizes : {"batch=2 queries=5 keys=0 head_dim=16", "batch=2 queries=0 keys=5 head_dim=16",
                             "batch=2 queries=0 keys=5 head_dim=256", "batch=0 queries=5 keys=5 head_dim=16",
@@ -239,10 +243,7 @@ TEST(AttentionReports, EmptySequences_sanitize) {
 TEST(AttentionReports, SplitKeysOfUnequalRows) {
   for (const char* form : {"lengths=1", "packed=1", "packed=1 window_left=100 dtype=bf16"}) {
     Problem p("batch=4 queries=1 keys=2300 heads=1 head_dim=16 " + std::string(form));
-    p.in.query_lengths = {1, 1, 1, 1}, p.in.key_lengths = {2300, 1, 0, 700};
-    for (Values* values : {&p.in.q, &p.in.d_o, &p.in.k, &p.in.v})
-      std::replace_if(
-          values->begin(), values->end(), [](double x) { return std::isnan(x); }, 0.25);
+    p.set_lengths({1, 1, 1, 1}, {2300, 1, 0, 700});
     expect_proved(p);
   }
 }
@@ -250,13 +251,7 @@ TEST(AttentionReports, SplitKeysOfUnequalRows) {
 // FA#1164, torchtitan#3709, torchtitan#3893: a plan kept the lengths of an earlier run.
 TEST(AttentionReports, APlanServesOtherLengthsInTheNextRun) {
   Problem first("batch=3 queries=20 keys=30 heads=2 head_dim=16 packed=1"), second = first;
-  const auto fill = [](Problem& p, const Values& queries, const Values& keys) {
-    p.in.query_lengths = queries, p.in.key_lengths = keys;
-    for (Values* values : {&p.in.q, &p.in.d_o, &p.in.k, &p.in.v})
-      std::replace_if(
-          values->begin(), values->end(), [](double x) { return std::isnan(x); }, 0.25);
-  };
-  fill(first, {20, 0, 7}, {30, 2, 9}), fill(second, {1, 20, 20}, {8, 30, 0});
+  first.set_lengths({20, 0, 7}, {30, 2, 9}), second.set_lengths({1, 20, 20}, {8, 30, 0});
   for (const auto& row : first.rows()) {
     const AttentionPlan plan(first.d, first.s, Device::cpu(), {.force = row});
     const auto with_one_plan = [&](const Problem& p) { return proof::run_attention(p.d, p.s, p.in, {.plan = &plan}); };
@@ -348,6 +343,29 @@ TEST(AttentionReports, ARowDoesNotDependOnItsBatch_sanitize) {
       EXPECT_EQ(alone.dv, part(all.dv, row)) << line;
     }
   }
+}
+
+// fla#1029: heads that key heads do not divide. xformers#1122: a mask longer than the keys was read out of bounds. pytorch#133671,
+// pytorch#187506: elements of a row that are not side by side were read as if they were.
+TEST(AttentionReports, WhatCannotBeServedIsAnError_sanitize) {
+  using test::HostTensor;
+  EXPECT_EQ(
+      test::error_of([] { AttentionPlan({.heads = 6, .kv_heads = 4, .head_dim = 8}, {.batch = 1, .queries = 2, .keys = 2}); }),
+      "[attention.plan] kv_heads: expected a divisor of 6 heads, got 4");
+  const AttentionPlan plan({.head_dim = 8, .bias = true}, {.batch = 1, .queries = 2, .keys = 3});
+  const HostTensor q(DType::f32, {1, 2, 1, 8}), k(DType::f32, {1, 3, 1, 8}), o(DType::f32, {1, 2, 1, 8});
+  const HostTensor bias(DType::f32, {1, 1, 2, 3}), longer(DType::f32, {1, 1, 2, 4}), wide(DType::f32, {1, 2, 1, 16});
+  const test::Scratch scratch(plan.workspace_bytes());
+  const auto error = [&](const ConstTensorView& queries, const ConstTensorView& mask) {
+    return test::error_of([&] {
+      plan.forward({.q = queries, .k = k, .v = k, .o = o, .bias = mask}, {scratch.data(), scratch.bytes()});
+    });
+  };
+  EXPECT_EQ(error(q, bias), "");
+  EXPECT_EQ(error(q, longer), "[attention.forward] bias: expected [1, 1, 2, 3] f32 cpu, got [1, 1, 2, 4] f32 cpu");
+  TensorView apart = wide.view().narrow(3, 0, 8);
+  apart.strides[3] = 2;
+  EXPECT_EQ(error(apart, bias), "[attention.forward] q: expected a last dimension whose stride is 1, got stride 2");
 }
 
 }  // namespace

@@ -133,6 +133,26 @@ TEST(Attention, WholeNumbersAreExact_sanitize) {
   }
 }
 
+/// Without a head dimension every score is 0: LSE is the logarithm of the number of keys, o the mean of the values.
+TEST(Attention, NoHeadDimensionAveragesTheValues_sanitize) {
+  for (const char* dtype : {"f32", "f16", "bf16", "f64"})
+    for (const std::int64_t queries : {std::int64_t{1}, std::int64_t{20}}) {
+      const Case c = cases::parse("attention batch=1 keys=8 heads=2 head_dim=0 value_dim=16 queries=" + std::to_string(queries) +
+                                  " dtype=" + dtype);
+      SCOPED_TRACE(c.line);
+      const AttentionDescription d = proof::attention_description(c);
+      const AttentionSizes s = proof::attention_sizes(c);
+      AttentionInputs in = proof::attention_inputs(d, s, c);
+      for (std::size_t i = 0; i < in.v.size(); ++i) in.v[i] = static_cast<double>(i / 32);  // the number of the key
+      for (const auto& row : rows_for(d, s)) {
+        const AttentionResults r = proof::run_attention(d, s, in, {.options = {.force = row}});
+        for (const double value : r.o) EXPECT_EQ(value, 3.5) << row;
+        for (const double value : r.lse) EXPECT_NEAR(value, std::log(8.0), 4 * 0x1p-24 * std::log(8.0)) << row;
+        EXPECT_TRUE(r.dq.empty() && r.dk.empty()) << row;
+      }
+    }
+}
+
 TEST(Attention, RowsWithoutKeysAreZero_sanitize) {
   for (const char* line :
        {"attention batch=2 queries=5 keys=3 heads=2 head_dim=8 causal=1", "attention batch=2 queries=4 keys=0 heads=2 head_dim=8",
