@@ -115,17 +115,19 @@ void sweep_model(const ModelRequest& request) {
   PlanOptions options = request.common.options();
   options.advice = false;
   double ridge = 0;
-  Sweep sweep = run_sweep(request.common, title(request), "tokens", [&] {
-    const gnmt::ModelExplanation m = explained(request, options);
-    PlanPoint sum;
-    for (const gnmt::ModelItem& item : m.items) {
-      const PlanPoint part = point_of(item.explanation, 0);
-      sum.flops += part.flops, sum.bytes += part.bytes;
-      if (!item.explanation.gemms.empty()) ridge = item.explanation.gemms.front().ridge;
-    }
-    sum.time_us = m.time_us, sum.floor_us = m.floor_us, sum.per_second = m.tokens_per_second;
-    return sum;
-  });
+  Sweep sweep = run_sweep(
+      request.common, [&] { return title(request); }, "tokens",
+      [&] {
+        const gnmt::ModelExplanation m = explained(request, options);
+        PlanPoint sum;
+        for (const gnmt::ModelItem& item : m.items) {
+          const PlanPoint part = point_of(item.explanation, 0);
+          sum.flops += part.flops, sum.bytes += part.bytes;
+          if (!item.explanation.gemms.empty()) ridge = item.explanation.gemms.front().ridge;
+        }
+        sum.time_us = m.time_us, sum.floor_us = m.floor_us, sum.per_second = m.tokens_per_second;
+        return sum;
+      });
   sweep.bandwidth_gbs = request.common.description_of_device().figures.bandwidth_gbs;
   sweep.peak_tflops = ridge * sweep.bandwidth_gbs / 1000;
   print_sweep(sweep, request.common);

@@ -101,7 +101,7 @@ void print_plan(const PlanRequest& request, const PlanAnswer& answer) {
     PlanOptions options = request.options();
     options.advice = false;
     double ridge = 0;
-    Sweep sweep = run_sweep(request, answer.title(), answer.unit, [&] {
+    Sweep sweep = run_sweep(request, answer.title, answer.unit, [&] {
       const Explanation e = answer.explain(options);
       if (!e.gemms.empty()) ridge = e.gemms.front().ridge;
       return point_of(e, answer.useful());

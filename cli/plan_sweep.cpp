@@ -110,7 +110,7 @@ PlanPoint point_of(const Explanation& e, double useful) {
   return out;
 }
 
-Sweep run_sweep(const PlanRequest& request, const std::string& title, const std::string& unit,
+Sweep run_sweep(const PlanRequest& request, const std::function<std::string()>& title, const std::string& unit,
                 const std::function<PlanPoint()>& point) {
   std::vector<Range> ranges;
   std::size_t count = 1;
@@ -119,7 +119,7 @@ Sweep run_sweep(const PlanRequest& request, const std::string& title, const std:
     count *= std::max<std::size_t>(ranges.back().values.size(), 1);
     if (count > most_points) wrong(text, fmt::format("expected at most {} points in all", most_points));
   }
-  Sweep out{.title = title, .unit = unit, .dimensions = {}, .points = {}};
+  Sweep out{.title = {}, .unit = unit, .dimensions = {}, .points = {}};
   for (const Range& range : ranges) out.dimensions.push_back(range.name);
   for (std::size_t i = 0; i < count; ++i) {
     std::size_t rest = i;  // the first dimension runs fastest
@@ -129,6 +129,7 @@ Sweep run_sweep(const PlanRequest& request, const std::string& title, const std:
       rest /= range.values.size();
       sizes.push_back(*range.size);
     }
+    if (i == 0) out.title = fmt::format("{} from {}", fmt::join(out.dimensions, " and "), title());
     out.points.push_back(point());
     out.points.back().sizes = std::move(sizes);
   }

@@ -30,8 +30,8 @@ struct Sweep {
   std::size_t knee = 0;  // the first point of at least 90 % of the best rate
 };
 
-/// Changes the request's sizes, asks `point` at each of them, and puts the old sizes back.
-Sweep run_sweep(const PlanRequest& request, const std::string& title, const std::string& unit,
+/// Changes the request's sizes and asks `point` at each of them. The title is that of the first.
+Sweep run_sweep(const PlanRequest& request, const std::function<std::string()>& title, const std::string& unit,
                 const std::function<PlanPoint()>& point);
 std::string sweep_text(const Sweep& sweep);
 Json sweep_json(const Sweep& sweep, const PlanRequest& request);

@@ -195,9 +195,10 @@ ExplanationAlgorithm on_cpu(const Shape& s, const Machine& machine, double flops
   out.blocks = whole(s.B * s.Hq * real(rows));
   out.waves = real(out.blocks) / machine.units;
   const double balance = out.blocks > 0 && out.blocks < machine.units ? real(out.blocks) / machine.units : 1;
+  const double blocks = real(out.blocks) * c::cpu_attention_block_us / (machine.units * balance);
   const double math = flops / (machine.rate * c::cpu_attention_share * balance), memory = real(out.bytes) / machine.copy;
-  out.time_us = flops > 0 ? machine.overhead_us + std::max(math, memory) : 0;
-  out.backward_time_us = flops > 0 ? machine.overhead_us + std::max(2.5 * math, 2.5 * memory) : 0;
+  out.time_us = flops > 0 ? machine.overhead_us + blocks + std::max(math, memory) : 0;
+  out.backward_time_us = flops > 0 ? machine.overhead_us + 2 * blocks + std::max(2.5 * math, 2.5 * memory) : 0;
   return out;
 }
 

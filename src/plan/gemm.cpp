@@ -65,7 +65,10 @@ double time_with(const Machine& machine, const Product& p, const ExplanationTile
   const double share = (machine.cpu ? 1 : area_efficiency(tile)) * alignment_share(machine, p.alignment);
   const double math = busiest * each * machine.units / (machine.rate * share);
   const double parts = split > 1 ? 2 * 4 * real(split) * real(p.m) * real(p.n) : 0;  // f32, written and read once
-  return machine.overhead_us + std::max(math, memory_us(machine, bytes_of(p, machine.element))) + parts / machine.copy;
+  const double memory = memory_us(machine, bytes_of(p, machine.element));
+  // A core packs its operands before it multiplies them; an SM's copies run beside its products.
+  if (machine.cpu) return machine.overhead_us + math + memory;
+  return machine.overhead_us + std::max(math, memory) + parts / machine.copy;
 }
 
 }  // namespace
