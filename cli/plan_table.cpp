@@ -79,14 +79,12 @@ std::string misaligned_text(const std::vector<ExplanationGemm>& gemms, std::int6
 }
 
 std::string residency_text(const ExplanationResidency& r) {
-  std::string out = fmt::format("\nrecurrent matrix  {}, ", bytes_text(static_cast<double>(r.bytes)));
+  std::string place = fmt::format("{}, does not stay on chip", bytes_text(static_cast<double>(r.bytes)));
   if (r.resident)
-    out += wrapped(
-        fmt::format("stays in {}: {} group{} of {} {} with {} hidden units each", fmt::join(r.where, " and "), r.groups,
-                    r.groups == 1 ? "" : "s", r.blocks, r.where.back() == "l2" ? "cores" : "thread blocks", r.units_per_block),
-        18);
-  else
-    out += "does not stay on chip";
+    place = fmt::format("{}, stays in {}: {} group{} of {} {} with {} hidden units each", bytes_text(static_cast<double>(r.bytes)),
+                        fmt::join(r.where, " and "), r.groups, r.groups == 1 ? "" : "s", r.blocks,
+                        r.where.back() == "l2" ? "cores" : "thread blocks", r.units_per_block);
+  std::string out = fmt::format("\nrecurrent matrix  {}", wrapped(place, 18));
   out += fmt::format("\n                  {}\n", wrapped(r.reason, 18));
   out += fmt::format("largest hidden    {} stays resident with this cell, dtype and device\n", r.largest_hidden);
   out += fmt::format("a step            {}: hand-off {}, broadcast {}, arithmetic {}; floor {}\n", time_text(r.step_us),
@@ -110,7 +108,7 @@ std::string algorithms_text(const std::vector<ExplanationAlgorithm>& algorithms)
                     bytes_text(static_cast<double>(a.shared_bytes)), bytes_text(static_cast<double>(a.register_bytes)),
                     fmt::format("{}", a.blocks), fmt::format("{:.2f}", a.waves), fmt::format("{}", a.splits), time_text(a.time_us),
                     time_text(a.backward_time_us)});
-    formulas += fmt::format("  {:<9} {}\n", a.name, wrapped(a.formula, 12));
+    formulas += fmt::format("  {:<17} {}\n", a.name, wrapped(a.formula, 20));
   }
   return "\n" + aligned_table(rows) + "\nbytes moved, forward\n" + formulas;
 }

@@ -94,7 +94,8 @@ void time_tiled(ExplanationAlgorithm& out, const AttentionDescription& d, const 
   const double group = s.Hq / std::max(s.Hk, 1.0);
   const bool few = s.Sq * group <= real(out.tile.m) && out.name != "flash1";
   const double rows = few ? s.Sq * group : s.Sq, unit = !few ? real(out.tile.m) : out.name == "flash2" ? 16 : 64;
-  out.blocks = whole(s.B * (few ? s.Hk : s.Hq) * std::ceil(rows / real(out.tile.m)));
+  // FlashAttention has a block for each head, FlashAttention-2 one for each block of queries.
+  out.blocks = whole(s.B * (few ? s.Hk : s.Hq) * (out.name == "flash1" ? 1 : std::ceil(rows / real(out.tile.m))));
   const std::int64_t key_blocks = divided_up(whole(s.Sk), out.tile.n);
   out.splits = out.name == "flash1" ? 1 : splits_of(real(out.blocks), key_blocks, machine.units);
   out.waves = real(out.blocks) * real(out.splits) / machine.units;
@@ -138,7 +139,7 @@ void set_tile(ExplanationAlgorithm& out, const Tile& tile, const Shape& s) {
 
 ExplanationAlgorithm flash1(const AttentionDescription& d, const Shape& s, const Machine& machine, double flops) {
   ExplanationAlgorithm out{.name = "flash1", .flops = flops};
-  const Tile tile = d.head_dim <= 64 ? Tile{128, 128} : Tile{64, 64};
+  const Tile tile{16, d.head_dim <= 64 ? 256 : d.head_dim <= 128 ? 128 : 64};  // fmha_fwd_hdim32, 64, 128 of its version 1
   set_tile(out, tile, s);
   const double passes = std::ceil(s.Sk / real(tile.keys)), rows = s.B * s.Hq * s.Sq;
   out.bytes =

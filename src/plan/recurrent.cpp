@@ -115,7 +115,9 @@ Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescrip
     out.time_us += T * layers * directions * c::standard_step_us * (d.training ? 2 : 1);
   } else if (loop.of == LoopOf::cudnn_persistent) {
     const double rows = real(std::max<std::int64_t>(sizes.batch - c::persist_rows, 0));
-    const double step = c::persist_us + c::persist_us_per_unit * real(d.hidden) + c::persist_us_per_row * rows;
+    const double products = 2 * real(recurrent::gate_count(d.cell)) * real(d.hidden) * real(d.hidden) * real(sizes.batch);
+    const double step = std::max(c::persist_us + c::persist_us_per_unit * real(d.hidden) + c::persist_us_per_row * rows,
+                                 products / machine.rate);
     out.time_us += T * layers * directions * step * passes;
   } else {
     // Both directions of a resident loop run side by side on halves of a GPU; on a CPU one after the other.

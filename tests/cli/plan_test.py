@@ -231,5 +231,5 @@ with tempfile.TemporaryDirectory() as scratch:
     wrong_arguments()
     devices_from_files(scratch)
     sweeps(scratch)
-    random_lines(400)
+    random_lines(250)
 print('ok')
