@@ -52,8 +52,10 @@ std::string model_text(const ModelRequest& request, const gnmt::ModelExplanation
   const auto bytes = [](std::int64_t value) { return bytes_text(static_cast<double>(value)); };
   std::string out = wrapped(title(request), 2) + "\n";
   out += fmt::format("parameters        {}\n", m.parameters);
-  out += fmt::format("memory            {}: weights {}, gradients {}, optimizer {}, activations {}\n", bytes(m.memory.peak),
-                     bytes(m.memory.weights), bytes(m.memory.gradients), bytes(m.memory.optimizer), bytes(m.memory.activations));
+  const std::string parts =
+      fmt::format("{}: weights {}, gradients {}, optimizer {}, activations {}", bytes(m.memory.peak), bytes(m.memory.weights),
+                  bytes(m.memory.gradients), bytes(m.memory.optimizer), bytes(m.memory.activations));
+  out += fmt::format("memory            {}\n", wrapped(parts, 18));
   out += fmt::format("step              {} predicted, floor {}\n", time_text(m.time_us), time_text(m.floor_us));
   out += fmt::format("speed             {:.0f} source + target tokens a second\n\n", m.tokens_per_second);
   std::vector<std::vector<std::string>> rows{{"part", "kernel", "parameters", "time", "of all", "floor"}};

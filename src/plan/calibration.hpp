@@ -42,7 +42,7 @@ inline constexpr double misaligned_no_tensor = 0.25;  // below sm_80 they run wi
 /// 256 x 128: 128 x 128 0.87, 128 x 64 0.71, 64 x 64 0.61 (the order is that of NVIDIA's guide; the square root is assumed).
 inline constexpr double best_tile_reuse = 256.0 * 128 / (256 + 128);
 inline constexpr std::int64_t least_split_k = 512;  // assumed: shorter parts of K do not fill a pipeline
-inline constexpr std::int64_t most_splits = 16;
+inline constexpr std::int64_t most_splits = 16;     // assumed
 
 // The recurrent loop. A step on chip is hand-off + broadcast + arithmetic; the first two by H200 floors: every block of a group
 // reads the whole of h, whose words say for themselves whether they have come (no barrier).
@@ -60,9 +60,8 @@ inline constexpr double block_barrier_us = 0.03;     // 23 to 85 clocks (IISWC'2
 inline constexpr double wgmma_clocks = 12.7, wgmma_clocks_per_n = 0.1625, wgmma_most = 0.9;
 inline constexpr double small_mma_share = 0.5;  // assumed: mma.sync before sm_90, of the tensor rate
 
-inline constexpr std::int64_t shared_not_weights = 27
-                                                   << 10;   // of an SM: h, gates and buffers; leaves 200 of the 227 KiB of an H200
-inline constexpr std::int64_t register_weights = 96 << 10;  // of 256 KiB, sm_80 and later
+inline constexpr std::int64_t shared_not_weights = 27 << 10;  // of an SM: h, gates, buffers; leaves 200 of 227 KiB on an H200
+inline constexpr std::int64_t register_weights = 96 << 10;    // of 256 KiB, sm_80 and later
 inline constexpr std::int64_t register_weights_before_sm80 = 64 << 10;  // loads pass through registers there
 inline constexpr std::int64_t sms_together = 16;  // a grid in clusters of 16 or in equal groups leaves the rest: 128 of 132
 inline constexpr std::int64_t hidden_step = 64;   // the largest hidden size is given in multiples of this
@@ -91,12 +90,12 @@ inline constexpr double flash2_backward = 0.85;  // 279/303, 299/336, 255/321 on
 inline constexpr double attention_small = 0.4;   // assumed, below sm_80 and without tensor cores, of the rate
 inline constexpr double half_block = 0.5;        // of one key block: prologue and epilogue of a block of queries
 inline constexpr double causal_overhead = 0.08;  // H200, FlashAttention-3: 619 of 650 causal, blocks on the diagonal counted whole
-inline constexpr double cpu_attention_share = 0.85;  // bench/results: 125 beside 141 GFLOP/s of products in the same run
-inline constexpr double cpu_attention_block_us = 3;  // bench/results: 64 x 4 heads of 32 queries and keys, beside that rate
+inline constexpr double cpu_attention_share = 0.85;     // bench/results: 125 beside 141 GFLOP/s of products in the same run
+inline constexpr double cpu_attention_block_us = 3;     // bench/results: 64 x 4 heads of 32 queries and keys, beside that rate
 inline constexpr std::int64_t splitting_pays_keys = 4;  // key blocks up to which keys are not split (FlashAttention-3)
 inline constexpr double full_enough = 0.8;              // share of the SMs from which keys are not split (the same)
 inline constexpr double near_best_split = 0.85;         // the smallest count within this share of the best efficiency (the same)
-inline constexpr std::int64_t most_key_splits = 128;
+inline constexpr std::int64_t most_key_splits = 128;    // the same
 
 inline constexpr double cpu_l2_share = 0.5;      // of each core's L2 for weights: LSTM 512 in bf16 on two cores of 2 MiB
 inline constexpr double cpu_hand_off_us = 0.14;  // a flag from core to core and back

@@ -52,20 +52,21 @@ def calibration_table():
     """Each constant of src/plan/calibration.hpp with the words beside or above it."""
     with open(os.path.join(ROOT, 'src', 'plan', 'calibration.hpp'), encoding='utf-8') as file:
         text = file.read()
-    lines, above = ['| constant | value | source |', '|---|---|---|'], ''
+    lines, above, in_comment = ['| constant | value | source |', '|---|---|---|'], '', False
     for line in text[text.index('namespace'):].splitlines():
         comment = re.match(r'\s*///? ?(.*)', line)
         entry = re.match(r'\s*\{"([\w-]+)", ([\d.]+)\},\s*// (.*)', line)
         names = re.match(r'inline constexpr (?:double|std::int64_t) (.*?);(?:\s*// (.*))?$', line)
         if comment:
-            above = (above + ' ' + comment.group(1)).strip()
+            above = (above + ' ' if in_comment else '') + comment.group(1)
+            in_comment = True
             continue
+        in_comment = False
         if entry:
             lines.append(f'| share of the rate, {entry.group(1)} | {entry.group(2)} | {entry.group(3)} |')
         if names:
             for name, value in re.findall(r'(\w+) = ([^,]+)', names.group(1)):
                 lines.append(f'| {name} | {value} | {names.group(2) or above} |')
-        above = above if names and not names.group(2) else ''
     return '\n'.join(lines)
 
 
