@@ -85,12 +85,6 @@ struct AdamRow {
 template <class Row, class AnyQuery>
 inline constexpr Row not_built_cuda{.name = "cuda", .accepts = [](const AnyQuery&) { return decline(cuda_not_built); }};
 
-/// For rows that serve f32 alone.
-inline Verdict accept_f32(DType dtype) {
-  if (dtype == DType::f32) return accept();
-  return decline(name(dtype), dtype == DType::f64 ? " is served by the reference alone" : " is not served yet");
-}
-
 /// For rows that serve f32 and the 16-bit types.
 inline Verdict accept_storage(DType dtype) {
   if (dtype == DType::f64) return decline("f64 is served by the reference alone");

@@ -1,7 +1,9 @@
-// Classifier and cross entropy: for each block of rows the logits (a GEMM), in place their gradients (one visit of each row while
-// it is in the first-level cache), and from those dx, dW and db. Rows that are ignored are left out of the blocks, so that padding
-// costs nothing. All of it is f32; what is stored in 16 bits is widened a block of rows of x and a panel of classes of W at a time,
-// and gradients are summed in f32 and rounded once.
+// Classifier and cross entropy: for each block of rows the logits (a GEMM), in
+// place their gradients (one visit of each row while it is in the first-level
+// cache), and from those dx, dW and db. Rows that are ignored are left out of
+// the blocks, so that padding costs nothing. Logits and their gradients are
+// f32, whatever x and W are stored in; gradients are summed in f32 and rounded
+// once.
 #include "cpu/isa/loss.hpp"
 #include "core/indices.hpp"
 #include "core/mutant.hpp"
@@ -12,65 +14,64 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace everglow::cpu {
 namespace {
 
-/// Elements between rows of logits: whole cache lines, and no multiple of 4096 bytes, which would put a column in one cache set.
+/// Elements between rows of logits: whole cache lines, and no multiple of 4096
+/// bytes, which would put a column in one cache set.
 std::int64_t logit_stride(const LossQuery& q) {
   const std::int64_t stride = (q.description.classes + 15) / 16 * 16;
   return stride % 1024 == 0 ? stride + 16 : stride;
 }
 
-/// Rows of a block. Each block reads W twice and reads and writes dW, 16 bytes for each of its elements, against 6 flops a row: 256
-/// rows make that 96 flops a byte, far above what memory asks for. More rows would only push the logits, which are written and read
-/// four times, out of the caches: 8 MiB of them are a share of a usual last-level cache. The number depends on the description
-/// alone, so that blocks begin at the same rows whatever the plan's size and threads are.
+/// Rows of a block. Each block reads W twice and reads and writes dW, 16 bytes
+/// for each of its elements, against 6 flops a row: 256 rows make that 96 flops
+/// a byte, far above what memory asks for. More rows would only push the
+/// logits, which are written and read four times, out of the caches: 8 MiB of
+/// them are a share of a usual last-level cache. The number depends on the
+/// description alone, so that blocks begin at the same rows whatever the plan's
+/// size and threads are.
 std::int64_t block_rows(const LossQuery& q) {
   constexpr std::int64_t budget = std::int64_t{8} << 20;
   const std::int64_t rows = budget / static_cast<std::int64_t>(sizeof(float)) / std::max<std::int64_t>(logit_stride(q), 1);
   return std::clamp<std::int64_t>(rows, 64, 256) / loss_chunk * loss_chunk;
 }
 
-/// Classes whose weights are widened together: 4 MiB of them, all where they are f32 and need no copy.
-std::int64_t panel_classes(const LossQuery& q) {
-  if (q.description.dtype == DType::f32) return q.description.classes;
-  const std::int64_t fit = (std::int64_t{1} << 20) / std::max<std::int64_t>(q.description.inputs, 1) / 64 * 64;
-  return std::min(std::max<std::int64_t>(fit, 64), q.description.classes);
-}
-
 struct Scratch {
   std::int64_t* counted = nullptr;  // [rows], the rows that are not ignored
   double* losses = nullptr;         // [block], of each row
   float* logits = nullptr;          // [block, logit_stride]
-  float* x = nullptr;               // [block, inputs], where the rows of a block do not follow one another
-  float* dx = nullptr;              // [block, inputs], likewise
   float* sums = nullptr;            // [chunks of a block, logit_stride], column sums
-  // For 16-bit storage:
-  float* weight = nullptr;   // [panel, inputs]
-  float* bias = nullptr;     // [classes]
-  float* dweight = nullptr;  // [classes, inputs]
-  float* dbias = nullptr;    // [classes]
+  std::byte* x = nullptr;           // [block, inputs], where the rows of a block do not
+                                    // follow one another
+  std::byte* dx = nullptr;          // [block, inputs], likewise
+  float* dweight = nullptr;         // [classes, inputs], sums over several blocks for a
+                                    // gradient of 16 bits
+  float* dbias = nullptr;           // [classes], likewise
 };
 
 Scratch scratch_of(const LossQuery& q, Arena& arena) {
   const LossDescription& d = q.description;
   const std::int64_t rows = std::min(block_rows(q), q.sizes.rows), stride = logit_stride(q);
+  const auto row_bytes = d.inputs * static_cast<std::int64_t>(size_of(d.dtype));
   const bool narrow = d.dtype != DType::f32;
   Scratch s;
   s.counted = arena.take<std::int64_t>(q.sizes.rows);
   s.losses = arena.take<double>(rows);
   s.logits = arena.take<float>(rows * stride);
-  s.x = arena.take<float>(rows * d.inputs);
-  if (narrow) s.weight = arena.take<float>(panel_classes(q) * d.inputs), s.bias = arena.take<float>(d.classes);
+  s.x = arena.take<std::byte>(rows * row_bytes);
   if (!d.training) return s;
-  s.dx = arena.take<float>(rows * d.inputs);
+  s.dx = arena.take<std::byte>(rows * row_bytes);
   s.sums = arena.take<float>((rows + loss_chunk - 1) / loss_chunk * stride);
-  if (narrow) s.dweight = arena.take<float>(d.classes * d.inputs), s.dbias = arena.take<float>(d.classes);
+  if (narrow) s.dbias = arena.take<float>(d.classes);
+  if (narrow && q.sizes.rows > rows) s.dweight = arena.take<float>(d.classes * d.inputs);
   return s;
 }
 
-/// share · value, where a share of 0 takes nothing of a value that is not finite (a logit may be -inf).
+/// share · value, where a share of 0 takes nothing of a value that is not
+/// finite (a logit may be -inf).
 double part_of(double share, double value) { return share == 0 ? 0 : share * value; }
 
 /// Elements between rows; a single row may have any stride.
@@ -90,7 +91,6 @@ class Run {
         stride_(logit_stride(q)) {
     Arena arena(workspace);
     s_ = scratch_of(q, arena);
-    if (t.bias.given()) bias_ = storage_.floats(t.bias.data, s_.bias, classes());
     for (std::int64_t n = 0; n < t.x.size(0); ++n)
       if (read_index(t.targets, n) != q.description.ignore_index) s_.counted[count_++] = n;
   }
@@ -117,7 +117,7 @@ class Run {
   struct Block {
     std::int64_t begin = 0, rows = 0;  // of the counted rows
     bool together = false;             // its rows follow one another in x
-    const float* x = nullptr;
+    const std::byte* x = nullptr;
     std::int64_t x_stride = 0;
   };
 
@@ -127,53 +127,40 @@ class Run {
   std::byte* dx_row(const LossBackward& b, std::int64_t row) const { return storage_.at(b.dx.data, row * b.dx.strides[0]); }
   std::int64_t chunks_of(const Block& block) const { return (block.rows + loss_chunk - 1) / loss_chunk; }
 
+  DType dtype() const { return q_.description.dtype; }
+  std::size_t row_bytes() const { return static_cast<std::size_t>(inputs()) * size_of(dtype()); }
+
   Block make_block(std::int64_t begin, std::int64_t rows) const {
     Block block{.begin = begin, .rows = rows};
     block.together = s_.counted[begin + rows - 1] - s_.counted[begin] == rows - 1;
-    if (block.together && storage_.is_f32() && (rows == 1 || t_.x.strides[0] >= inputs())) {
-      block.x = reinterpret_cast<const float*>(x_row(s_.counted[begin]));
+    if (block.together && (rows == 1 || t_.x.strides[0] >= inputs())) {
+      block.x = x_row(s_.counted[begin]);
       block.x_stride = rows == 1 ? inputs() : t_.x.strides[0];
       return block;
     }
-    for (std::int64_t r = 0; r < rows; ++r) storage_.widen(x_row(s_.counted[begin + r]), s_.x + r * inputs(), inputs());
+    for (std::int64_t r = 0; r < rows && inputs() > 0; ++r)
+      std::memcpy(storage_.at(static_cast<void*>(s_.x), r * inputs()), x_row(s_.counted[begin + r]), row_bytes());
     block.x = s_.x;
     block.x_stride = inputs();
     return block;
   }
 
-  /// Calls f(first class, classes, weights, elements between their rows) for each panel.
-  template <class F>
-  void for_panels(const F& f) const {
-    const std::int64_t panel = panel_classes(q_);
-    for (std::int64_t begin = 0; begin < classes(); begin += panel) {
-      const std::int64_t n = std::min(panel, classes() - begin);
-      if (storage_.is_f32()) {
-        f(begin, n, static_cast<const float*>(t_.weight.data), row_stride(t_.weight));
-        continue;
-      }
-      parallel_ranges(q_.threads, n, 16, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t c = first; c < last; ++c)
-          storage_.widen(storage_.at(t_.weight.data, (begin + c) * t_.weight.strides[0]), s_.weight + c * inputs(), inputs());
-      });
-      f(begin, n, static_cast<const float*>(s_.weight), inputs());
-    }
-  }
-
   void make_logits(const Block& block) const {
-    for_panels([&](std::int64_t begin, std::int64_t n, const float* weight, std::int64_t stride) {
-      gemm({.transpose_b = true,
-            .m = block.rows,
-            .n = n,
-            .k = inputs(),
-            .a = block.x,
-            .lda = block.x_stride,
-            .b = weight,
-            .ldb = stride,
-            .c = s_.logits + begin,
-            .ldc = stride_,
-            .bias = bias_ != nullptr ? bias_ + begin : nullptr},
-           context_);
-    });
+    gemm({.transpose_b = true,
+          .m = block.rows,
+          .n = classes(),
+          .k = inputs(),
+          .a = block.x,
+          .lda = block.x_stride,
+          .b = t_.weight.data,
+          .ldb = row_stride(t_.weight),
+          .c = s_.logits,
+          .ldc = stride_,
+          .bias = t_.bias.given() ? t_.bias.data : nullptr,
+          .a_type = dtype(),
+          .b_type = dtype(),
+          .bias_type = dtype()},
+         context_);
   }
 
   /// The losses of a few rows and, where wanted, their logits as gradients.
@@ -222,8 +209,9 @@ class Run {
 
   void block_gradients(const LossBackward& b, const Block& block) const {
     if (b.dx.given()) input_gradients(b, block);
+    const bool later = block.begin > 0 && !mutant("loss.last_block_alone");
     if (b.dweight.given()) {
-      const bool direct = b.dweight.dtype == DType::f32;
+      const bool direct = b.dweight.dtype == DType::f32 || s_.dweight == nullptr;
       gemm({.transpose_a = true,
             .m = classes(),
             .n = inputs(),
@@ -232,9 +220,11 @@ class Run {
             .lda = stride_,
             .b = block.x,
             .ldb = block.x_stride,
-            .c = direct ? static_cast<float*>(b.dweight.data) : s_.dweight,
+            .c = direct ? b.dweight.data : s_.dweight,
             .ldc = direct ? row_stride(b.dweight) : inputs(),
-            .accumulate = (block.begin > 0 && !mutant("loss.last_block_alone")) || (direct && b.accumulate)},
+            .accumulate = later || (direct && b.accumulate),
+            .b_type = dtype(),
+            .c_type = direct ? b.dweight.dtype : DType::f32},
            context_);
     }
     if (!b.dbias.given()) return;
@@ -247,28 +237,26 @@ class Run {
   }
 
   void input_gradients(const LossBackward& b, const Block& block) const {
-    const bool direct = block.together && storage_.is_f32() && (block.rows == 1 || b.dx.strides[0] >= inputs());
-    float* const dx = direct ? reinterpret_cast<float*>(dx_row(b, s_.counted[block.begin])) : s_.dx;
-    for_panels([&](std::int64_t begin, std::int64_t n, const float* weight, std::int64_t stride) {
-      gemm({.m = block.rows,
-            .n = inputs(),
-            .k = n,
-            .a = s_.logits + begin,
-            .lda = stride_,
-            .b = weight,
-            .ldb = stride,
-            .c = dx,
-            .ldc = direct && block.rows > 1 ? b.dx.strides[0] : inputs(),
-            .accumulate = begin > 0 && !mutant("loss.last_panel_alone")},
-           context_);
-    });
-    for (std::int64_t r = 0; r < block.rows && !direct; ++r)
-      storage_.narrow(s_.dx + r * inputs(), dx_row(b, s_.counted[block.begin + r]), inputs());
+    const bool direct = block.together && (block.rows == 1 || b.dx.strides[0] >= inputs());
+    gemm({.m = block.rows,
+          .n = inputs(),
+          .k = classes(),
+          .a = s_.logits,
+          .lda = stride_,
+          .b = t_.weight.data,
+          .ldb = row_stride(t_.weight),
+          .c = direct ? dx_row(b, s_.counted[block.begin]) : s_.dx,
+          .ldc = direct && block.rows > 1 ? b.dx.strides[0] : inputs(),
+          .b_type = dtype(),
+          .c_type = dtype()},
+         context_);
+    for (std::int64_t r = 0; r < block.rows && !direct && inputs() > 0; ++r)
+      std::memcpy(dx_row(b, s_.counted[block.begin + r]), storage_.at(static_cast<void*>(s_.dx), r * inputs()), row_bytes());
   }
 
   /// The sums of all blocks into gradients of 16 bits.
   void round_gradients(const LossBackward& b) const {
-    if (b.dweight.given() && b.dweight.dtype != DType::f32)
+    if (b.dweight.given() && b.dweight.dtype != DType::f32 && s_.dweight != nullptr)
       parallel_ranges(q_.threads, classes(), 16, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t c = begin; c < end; ++c)
           storage_.put(s_.dweight + c * inputs(), storage_.at(b.dweight.data, c == 0 ? 0 : c * b.dweight.strides[0]), inputs(),
@@ -283,7 +271,6 @@ class Run {
   GemmContext context_;
   Storage storage_;
   Scratch s_;
-  const float* bias_ = nullptr;  // [classes]
   std::int64_t stride_ = 0, count_ = 0;
   double factor_ = 0;
 };
