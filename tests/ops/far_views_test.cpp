@@ -141,57 +141,66 @@ TEST_F(FarViews, Linear) {
     }
 }
 
+constexpr DType storage[] = {DType::f32, DType::f16, DType::bf16};
+
 TEST_F(FarViews, Softmax) {
-  for (const auto& row : test::accepting_rows<SoftmaxPlan>("softmax", SoftmaxDescription{}, SoftmaxSizes{3, 19}))
-    expect_same(row, [&](Tensors& t) {
-      const SoftmaxPlan plan({}, {3, 19}, Device::cpu(), {.threads = 2, .force = row});
-      const test::Scratch scratch(plan.workspace_bytes());
-      const TensorView y = t.out(DType::f32, {3, 19});
-      plan.forward({t.in(DType::f32, {3, 19}), y}, workspace_of(scratch));
-      plan.backward({y, t.in(DType::f32, {3, 19}), t.out(DType::f32, {3, 19})}, workspace_of(scratch));
-    });
+  for (const DType dtype : storage)
+    for (const auto& row : test::accepting_rows<SoftmaxPlan>("softmax", SoftmaxDescription{.dtype = dtype}, SoftmaxSizes{3, 19}))
+      expect_same(row, [&](Tensors& t) {
+        const SoftmaxPlan plan({.dtype = dtype}, {3, 19}, Device::cpu(), {.threads = 2, .force = row});
+        const test::Scratch scratch(plan.workspace_bytes());
+        const TensorView y = t.out(dtype, {3, 19});
+        plan.forward({t.in(dtype, {3, 19}), y}, workspace_of(scratch));
+        plan.backward({y, t.in(dtype, {3, 19}), t.out(dtype, {3, 19})}, workspace_of(scratch));
+      });
 }
 
 TEST_F(FarViews, Embedding) {
-  const EmbeddingDescription d{.vocabulary = 3, .width = 9};
   std::int32_t rows[] = {2, 0, 1, 2};
-  for (const auto& row : test::accepting_rows<EmbeddingPlan>("embedding", d, EmbeddingSizes{4}))
-    expect_same(row, [&](Tensors& t) {
-      const EmbeddingPlan plan(d, {4}, Device::cpu(), {.threads = 2, .force = row});
-      const test::Scratch scratch(plan.workspace_bytes());
-      const ConstTensorView indices(rows, DType::i32, {4});
-      plan.forward({indices, t.in(DType::f32, {3, 9}), t.out(DType::f32, {4, 9})}, workspace_of(scratch));
-      plan.backward({indices, t.in(DType::f32, {4, 9}), t.out(DType::f32, {3, 9})}, workspace_of(scratch));
-    });
+  for (const DType dtype : storage) {
+    const EmbeddingDescription d{.vocabulary = 3, .width = 9, .dtype = dtype};
+    for (const auto& row : test::accepting_rows<EmbeddingPlan>("embedding", d, EmbeddingSizes{4}))
+      expect_same(row, [&](Tensors& t) {
+        const EmbeddingPlan plan(d, {4}, Device::cpu(), {.threads = 2, .force = row});
+        const test::Scratch scratch(plan.workspace_bytes());
+        const ConstTensorView indices(rows, DType::i32, {4});
+        plan.forward({indices, t.in(dtype, {3, 9}), t.out(dtype, {4, 9})}, workspace_of(scratch));
+        plan.backward({indices, t.in(dtype, {4, 9}), t.out(dtype, {3, 9})}, workspace_of(scratch));
+      });
+  }
 }
 
 TEST_F(FarViews, Loss) {
-  const LossDescription d{.inputs = 6, .classes = 5, .smoothing = 0.1F, .training = true};
   std::int32_t classes[] = {4, 0, 2};
-  for (const auto& row : test::accepting_rows<LossPlan>("loss", d, LossSizes{3}))
-    expect_same(row, [&](Tensors& t) {
-      const LossPlan plan(d, {3}, Device::cpu(), {.threads = 2, .force = row});
-      const test::Scratch scratch(plan.workspace_bytes());
-      plan.forward_backward({.forward = {.x = t.in(DType::f32, {3, 6}),
-                                         .weight = t.in(DType::f32, {5, 6}),
-                                         .bias = t.in(DType::f32, {5}),
-                                         .targets = {classes, DType::i32, {3}},
-                                         .loss = t.out(DType::f32, {1}),
-                                         .count = t.out(DType::f32, {1})},
-                             .dx = t.out(DType::f32, {3, 6}),
-                             .dweight = t.out(DType::f32, {5, 6}),
-                             .dbias = t.out(DType::f32, {5})},
-                            workspace_of(scratch));
-    });
+  for (const DType dtype : storage) {
+    const LossDescription d{.inputs = 6, .classes = 5, .dtype = dtype, .smoothing = 0.1F, .training = true};
+    for (const auto& row : test::accepting_rows<LossPlan>("loss", d, LossSizes{3}))
+      expect_same(row, [&](Tensors& t) {
+        const LossPlan plan(d, {3}, Device::cpu(), {.threads = 2, .force = row, .deterministic = true});
+        const test::Scratch scratch(plan.workspace_bytes());
+        plan.forward_backward({.forward = {.x = t.in(dtype, {3, 6}),
+                                           .weight = t.in(dtype, {5, 6}),
+                                           .bias = t.in(dtype, {5}),
+                                           .targets = {classes, DType::i32, {3}},
+                                           .loss = t.out(DType::f32, {1}),
+                                           .count = t.out(DType::f32, {1})},
+                               .dx = t.out(dtype, {3, 6}),
+                               .dweight = t.out(dtype, {5, 6}),
+                               .dbias = t.out(dtype, {5})},
+                              workspace_of(scratch));
+      });
+  }
 }
 
 TEST_F(FarViews, Pointwise) {
-  const PointwiseDescription d{.operation = Pointwise::activation_gradient, .activation = Activation::gelu_erf};
-  for (const auto& row : test::accepting_rows<PointwisePlan>("pointwise", d, PointwiseSizes{60}))
-    expect_same(row, [&](Tensors& t) {
-      const PointwisePlan plan(d, {60}, Device::cpu(), {.threads = 2, .force = row});
-      plan.run({.a = t.in(DType::f32, {3, 20}), .b = t.in(DType::f32, {3, 20}), .y = t.out(DType::f32, {3, 20})});
-    });
+  for (const DType dtype : storage) {
+    const PointwiseDescription d{.operation = Pointwise::activation_gradient, .dtype = dtype, .activation = Activation::gelu_erf};
+    for (const auto& row : test::accepting_rows<PointwisePlan>("pointwise", d, PointwiseSizes{60}))
+      expect_same(row, [&](Tensors& t) {
+        const PointwisePlan plan(d, {60}, Device::cpu(), {.threads = 2, .force = row});
+        plan.run({.a = t.in(dtype, {3, 20}), .b = t.in(dtype, {3, 20}), .y = t.out(dtype, {3, 20})});
+      });
+  }
 }
 
 TEST_F(FarViews, Recurrent) {
