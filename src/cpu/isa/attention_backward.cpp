@@ -91,7 +91,7 @@ void backward(const FlashBackwardBlock& b) {
   sight.set(s, 0);
   const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr || b.dbias.data != nullptr;
   const bool any = s.key_begin < s.key_end;
-  vfloat delta[NV], lse[NV];
+  vfloat delta[NV]{}, lse[NV]{};
   FlashRows q_rows{}, d_o_rows{};
   if (any) {
     pack_transposed<NV>(b.q, s.queries, s.head_dim, s.scale, scratch.q);
