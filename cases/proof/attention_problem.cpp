@@ -34,23 +34,20 @@ void spoil(Values& values, const Values& lengths, std::int64_t rows, std::int64_
         values[static_cast<std::size_t>((static_cast<std::int64_t>(b) * rows + i) * rest + e)] = nan;
 }
 
-/// A [B, S, H, D] view of guarded memory, dense or with steps first in memory; a packed [S, H, D] view, dense or with gaps.
-struct RowTensor {
+/// A view of guarded memory in which two neighbouring dimensions may have changed places.
+struct PlacedTensor {
   HostTensor memory;
-  bool swapped = false;
+  int swapped = -1;  // the first of the two; -1: none
 
-  RowTensor() = default;
-  RowTensor(DType dtype, std::vector<std::int64_t> shape, bool steps_first) : swapped(steps_first && shape.size() == 4) {
-    if (swapped) std::swap(shape[0], shape[1]);
-    const std::int64_t row = shape.back();
-    memory = HostTensor(dtype, std::move(shape), steps_first ? row + 5 : 0);
-  }
-  TensorView view() const { return swapped ? memory.view().transposed(0, 1) : memory.view(); }
+  TensorView view() const { return swapped >= 0 ? memory.view().transposed(swapped, swapped + 1) : memory.view(); }
   std::int64_t place(std::int64_t i) const {  // logical index of the view -> logical index of the memory
-    if (!swapped) return i;
+    if (swapped < 0) return i;
     const TensorView m = memory.view();
-    const std::int64_t inner = m.size(2) * m.size(3), outer = i / inner;
-    return ((outer % m.size(0)) * m.size(1) + outer / m.size(0)) * inner + i % inner;
+    const std::int64_t first = m.size(swapped), second = m.size(swapped + 1);
+    std::int64_t inner = 1;
+    for (int d = swapped + 2; d < m.rank; ++d) inner *= m.size(d);
+    const std::int64_t outer = i / inner, cell = outer % (first * second);
+    return (outer - cell + cell % first * second + cell / first) * inner + i % inner;
   }
   void set(const Values& values) {
     for (std::size_t i = 0; i < values.size(); ++i) memory.put(place(static_cast<std::int64_t>(i)), values[i]);
@@ -61,32 +58,20 @@ struct RowTensor {
     return out;
   }
 };
+
+/// [B, S, H, D], dense or with steps first in memory; packed [S, H, D], dense or with gaps.
+PlacedTensor row_tensor(DType dtype, std::vector<std::int64_t> shape, bool steps_first) {
+  const bool swap = steps_first && shape.size() == 4;
+  if (swap) std::swap(shape[0], shape[1]);
+  const std::int64_t row = shape.back();
+  return {HostTensor(dtype, std::move(shape), steps_first ? row + 5 : 0), swap ? 0 : -1};
+}
 
 /// A [rows, heads, Sq, Sk] bias, dense or with the queries side by side in memory.
-struct BiasTensor {
-  HostTensor memory;
-  bool swapped = false;
-
-  BiasTensor() = default;
-  BiasTensor(DType dtype, std::vector<std::int64_t> shape, bool swap) : swapped(swap) {
-    if (swap) std::swap(shape[2], shape[3]);
-    memory = HostTensor(dtype, std::move(shape));
-  }
-  TensorView view() const { return swapped ? memory.view().transposed(2, 3) : memory.view(); }
-  std::int64_t place(std::int64_t i) const {
-    if (!swapped) return i;
-    const std::int64_t sk = memory.view().size(2), sq = memory.view().size(3), cell = i % (sq * sk);
-    return i - cell + cell % sk * sq + cell / sk;
-  }
-  void set(const Values& values) {
-    for (std::size_t i = 0; i < values.size(); ++i) memory.put(place(static_cast<std::int64_t>(i)), values[i]);
-  }
-  Values values() const {
-    Values out(static_cast<std::size_t>(memory.view().elements()));
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = memory.at(place(static_cast<std::int64_t>(i)));
-    return out;
-  }
-};
+PlacedTensor bias_tensor(DType dtype, std::vector<std::int64_t> shape, bool swap) {
+  if (swap) std::swap(shape[2], shape[3]);
+  return {HostTensor(dtype, std::move(shape)), swap ? 2 : -1};
+}
 
 /// The rows that one tensor of a run has: all of a padded batch, or only those within the lengths of a packed one.
 struct Packing {
@@ -236,15 +221,15 @@ namespace {
 /// The tensors of one run; inputs filled, outputs poisoned.
 struct RunTensors {
   Packing queries, keys;
-  RowTensor q, k, v, o, d_o, dq, dk, dv;
+  PlacedTensor q, k, v, o, d_o, dq, dk, dv;
   HostTensor lse, dlse, query_lengths, key_lengths, slopes;
-  BiasTensor bias, dbias;
+  PlacedTensor bias, dbias;
 
   RunTensors(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in, bool steps_first)
       : queries{d.packed, s.batch, s.queries, in.query_lengths}, keys{d.packed, s.batch, s.keys, in.key_lengths} {
     const std::int64_t kv = d.kv_heads == 0 ? d.heads : d.kv_heads, columns = d.value_dim == 0 ? d.head_dim : d.value_dim;
-    const auto of_queries = [&](std::int64_t width) { return RowTensor(d.dtype, queries.shape(d.heads, width), steps_first); };
-    const auto of_keys = [&](std::int64_t width) { return RowTensor(d.dtype, keys.shape(kv, width), steps_first); };
+    const auto of_queries = [&](std::int64_t width) { return row_tensor(d.dtype, queries.shape(d.heads, width), steps_first); };
+    const auto of_keys = [&](std::int64_t width) { return row_tensor(d.dtype, keys.shape(kv, width), steps_first); };
     q = of_queries(d.head_dim), dq = of_queries(d.head_dim), o = of_queries(columns), d_o = of_queries(columns);
     k = of_keys(d.head_dim), dk = of_keys(d.head_dim), v = of_keys(columns), dv = of_keys(columns);
     q.set(queries.rows_in(in.q, d.heads * d.head_dim)), d_o.set(queries.rows_in(in.d_o, d.heads * columns));
@@ -260,7 +245,7 @@ struct RunTensors {
     if (d.alibi && in.slope_rows == 0) slopes = filled(DType::f32, {d.heads}, in.slopes);
     if (!d.bias) return;
     const std::vector<std::int64_t> shape{in.bias_rows, in.bias_heads, s.queries, s.keys};
-    bias = BiasTensor(d.dtype, shape, steps_first), dbias = BiasTensor(d.dtype, shape, steps_first);
+    bias = bias_tensor(d.dtype, shape, steps_first), dbias = bias_tensor(d.dtype, shape, steps_first);
     bias.set(in.bias);
   }
 
