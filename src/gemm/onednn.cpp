@@ -40,7 +40,7 @@ struct Key {
 struct Primitive {
   dnnl::matmul matmul;
   memory::desc a, b, bias, c, scratchpad;
-  bool reference = false;  // oneDNN has plain loops alone for it
+  bool declined = false;  // oneDNN has plain loops alone for it, or a kernel that reads neighbours
   std::uint64_t last_use = 0;
 };
 
@@ -62,9 +62,14 @@ memory::desc matrix(DType dtype, std::int64_t rows, std::int64_t columns, const 
   return {{rows, columns}, type_of(dtype), strides};
 }
 
-/// Its implementations are named, such as brg:avx512_core_amx_bf16, jit:avx2, gemm:jit and ref:any.
-bool is_reference(const dnnl::matmul::primitive_desc& primitive) {
-  return std::string_view(primitive.impl_info_str()).find("ref") != std::string_view::npos;
+/// Its implementations are named, such as brg:avx512_core_amx_bf16, jit:avx2, gemm:jit and ref:any. The AMX kernels of oneDNN 3.x
+/// multiply the rest of a 16-bit K past 32 by zeros of B, whatever the neighbouring rows of A hold there: a NaN spreads
+/// (https://github.com/uxlfoundation/oneDNN/issues/5717).
+bool is_declined(const dnnl::matmul::primitive_desc& primitive, const Key& key) {
+  constexpr std::int64_t tile_depth = 32;  // 16-bit elements in a row of an AMX tile
+  const std::string_view name = primitive.impl_info_str();
+  const bool rest = key.type != DType::f32 && key.k > tile_depth && key.k % tile_depth != 0;
+  return name.find("ref") != std::string_view::npos || (rest && name.find("amx") != std::string_view::npos);
 }
 
 void append_activation(dnnl::post_ops& after, GemmActivation activation) {
@@ -104,13 +109,13 @@ Primitive make(const Key& key) {
   attributes.set_post_ops(after);
   try {
     const dnnl::matmul::primitive_desc primitive = describe(out, key.bias, attributes);
-    out.reference = is_reference(primitive);
-    if (out.reference) return out;
+    out.declined = is_declined(primitive, key);
+    if (out.declined) return out;
     out.scratchpad = primitive.scratchpad_desc();
     out.matmul = dnnl::matmul(primitive);
   } catch (const dnnl::error& error) {
     if (error.status != dnnl_unimplemented) throw;
-    out.reference = true;
+    out.declined = true;
   }
   return out;
 }
@@ -163,7 +168,7 @@ bool execute(const Gemm& p, int threads) {
                                             .bias_type = p.bias_type,
                                             .activation = onednn_activates(p) ? p.finish.activation : GemmActivation::none,
                                             .threads = threads});
-  if (primitive.reference || primitive.scratchpad.get_size() > most_scratch) return false;
+  if (primitive.declined || primitive.scratchpad.get_size() > most_scratch) return false;
   const auto scratch = static_cast<std::int64_t>((primitive.scratchpad.get_size() + sizeof(float) - 1) / sizeof(float));
   const float* memory_of_scratch = thread_scratch(ScratchSlot::library, scratch);
   std::unordered_map<int, memory> arguments{{DNNL_ARG_SRC, view(primitive.a, p.a)},
@@ -200,7 +205,7 @@ bool onednn_multiplies(DType dtype) {
                     .bias_type = type,
                     .activation = GemmActivation::none,
                     .threads = 1})
-                  .reference;
+                  .declined;
     } catch (const dnnl::error&) {
       return false;
     }
