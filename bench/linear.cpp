@@ -1,5 +1,6 @@
 // The linear layer as a benchmark.
 #include "bench/peers.hpp"
+#include "bench/rows.hpp"
 
 namespace everglow::bench {
 namespace {
@@ -58,13 +59,12 @@ Problem linear_problem(const cases::Case& c, const Settings& settings) {
   const double product = 2.0 * static_cast<double>(sizes.batch * d.inputs * d.outputs);
   const auto bytes = [&s](std::initializer_list<int> all) { return s.bytes(all); };
   Problem problem{std::string(name(d.dtype)),
-                  {{"forward", product, bytes({t->x, t->weight, t->y})},
-                   {"backward", 2 * product, bytes({t->dy, t->x, t->weight, t->dx, t->dweight})}},
-                  accepting_rows<LinearPlan>(settings, s, d, sizes, [&](const LinearPlan& plan, std::int64_t sets) {
-                    return passes(plan, t, sets, c.flag("packed"));
-                  })};
-  if (settings.peers)
-    for (Row& row : onednn_linear(d, sizes, t, settings.threads)) problem.rows.push_back(std::move(row));
+                  {{"forward", product, bytes({t->x, t->weight, t->y}), Part::forward},
+                   {"backward", 2 * product, bytes({t->dy, t->x, t->weight, t->dx, t->dweight}), Part::rest}},
+                  {}};
+  append_rows<LinearPlan>(problem, settings, s, d, sizes,
+                          [&](const LinearPlan& plan, std::int64_t sets) { return passes(plan, t, sets, c.flag("packed")); });
+  if (settings.peers) append_peers(problem, onednn_linear(d, sizes, t, settings.threads));
   return problem;
 }
 

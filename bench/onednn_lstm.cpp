@@ -133,8 +133,10 @@ class Lstm {
 
 std::vector<Row> onednn_lstm(const RecurrentDescription& description, const RecurrentSizes& sizes,
                              const std::shared_ptr<const RecurrentTensors>& tensors, int threads) {
-  const bool empty = sizes.steps == 0 || sizes.batch == 0 || description.inputs == 0 || description.hidden == 0;
-  if (description.cell != Cell::lstm || description.bidirectional || description.dtype == DType::f64 || empty) return {};
+  const RecurrentDescription& d = description;
+  const bool empty = sizes.steps == 0 || sizes.batch == 0 || d.inputs == 0 || d.hidden == 0;
+  const bool other = d.bidirectional || d.layers != 1 || d.projection > 0 || d.lengths || d.resets || d.dtype == DType::f64;
+  if (d.cell != Cell::lstm || other || empty) return {};
   omp_set_num_threads(threads);  // primitives are cut for the team that is there when they are made
   return implemented([&](bool packed) -> Row {
     const auto peer = std::make_shared<Lstm>(description, sizes, tensors, threads, packed);

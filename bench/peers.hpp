@@ -13,12 +13,12 @@ struct LinearTensors {
 };
 
 struct RecurrentNumbers {
-  int w_ih = 0, w_hh = 0, b_ih = -1, b_hh = -1;
+  int w_ih = 0, w_hh = 0, b_ih = -1, b_hh = -1, w_hr = -1;
 };
 struct RecurrentTensors {
   TensorSets sets;
   bool training = true;
-  int x = 0, h0 = 0, c0 = 0, y = 0, hn = 0, cn = 0, dy = 0, dx = 0;
+  int x = 0, h0 = 0, c0 = 0, y = 0, hn = 0, cn = 0, dy = 0, dx = 0, lengths = -1, resets = -1;
   std::vector<RecurrentNumbers> weights, dweights;  // of each direction
 
   TensorView at(int tensor, std::int64_t set) const { return tensor < 0 ? TensorView() : sets.at(tensor, set); }
@@ -27,7 +27,7 @@ struct RecurrentTensors {
 /// One row that takes the weights as they are and one that packed them ahead; none where oneDNN does not have the problem.
 std::vector<Row> onednn_linear(const LinearDescription& description, const LinearSizes& sizes,
                                const std::shared_ptr<const LinearTensors>& tensors, int threads);
-/// LSTM of one direction; others have no row.
+/// LSTM of one layer and direction whose rows are all as long; others have no row.
 std::vector<Row> onednn_lstm(const RecurrentDescription& description, const RecurrentSizes& sizes,
                              const std::shared_ptr<const RecurrentTensors>& tensors, int threads);
 

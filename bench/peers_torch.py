@@ -1,8 +1,10 @@
-# PyTorch beside Everglow: the linear, recurrent, attention and softmax cases with the same threads, sizes, dtypes and ranges of the
-# inputs, in turn: a slice of PyTorch's runs, a start of `everglow bench`, and so on. Neither build nor tests need this file.
-# Usage: bench/peers_torch.py [--program FILE] [--case LINE]... [--filter TEXT] [--threads N] [--rounds N] [--out FILE]
+# PyTorch beside Everglow and oneDNN: the linear, recurrent, attention, softmax and gnmt cases with the same threads, sizes, dtypes and
+# ranges of the inputs, in turn: a start of `everglow bench`, a slice of PyTorch's runs, and so on. Neither build nor tests need this
+# file.
+# Usage: bench/peers_torch.py [--program FILE] [--case LINE]... [--tag TAG] [--filter TEXT] [--threads N] [--rounds N] [--out FILE]
 import argparse
 import datetime
+import itertools
 import json
 import math
 import os
@@ -16,9 +18,11 @@ try:
 except ImportError as error:
     sys.exit(f'peers_torch.py: needs a Python with PyTorch ({error})')
 
+from gnmt_torch import Gnmt
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROTATE_MIB = 210
-SLICE = 15  # timed runs of a slice: as many as `everglow bench` makes of a row in its five rounds
+SLICE, WARMUP = 15, 3  # timed runs of a slice: as many as `everglow bench` makes of a row in its five rounds
 DTYPES = {'f32': torch.float32, 'f16': torch.float16, 'bf16': torch.bfloat16}
 ACTIVATIONS = {'none': lambda z: z, 'relu': torch.relu, 'silu': torch.nn.functional.silu,
                'gelu_erf': torch.nn.functional.gelu,
@@ -29,8 +33,9 @@ def arguments():
     parser = argparse.ArgumentParser(description='Time PyTorch and Everglow in turn.')
     parser.add_argument('--program', default=os.path.join(ROOT, 'build/cpu/everglow'))
     parser.add_argument('--case', action='append', metavar='LINE', help='time this problem in place of the built-in ones')
+    parser.add_argument('--tag', default='headline', help='built-in cases with this tag (headline)')
     parser.add_argument('--filter', default='', metavar='TEXT', help='only built-in cases whose line holds the text')
-    parser.add_argument('--direction', choices=('forward', 'backward'), help='only this one')
+    parser.add_argument('--direction', choices=('forward', 'backward', 'train', 'evaluate'), help='only this one')
     parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument('--rounds', type=int, default=3, help='slices of each (3)')
     parser.add_argument('--out', metavar='FILE', help='write a line of JSON for each row')
@@ -79,18 +84,27 @@ class Linear:
 
 class Recurrent:
     def __init__(self, c):
-        cell, ways = c.fields.get('cell', 'lstm'), 1 + c.size('bidirectional', 0)
+        cell, layers, ways = c.fields.get('cell', 'lstm'), c.size('layers'), 1 + c.size('bidirectional', 0)
         kind = {'lstm': torch.nn.LSTM, 'gru': torch.nn.GRU}.get(cell, torch.nn.RNN)
         more = {'nonlinearity': cell} if kind is torch.nn.RNN else {}
-        hidden, batch = c.size('hidden'), c.size('batch')
-        self.layer = kind(c.size('inputs'), hidden, bias=c.size('bias') != 0, bidirectional=ways == 2, dtype=c.dtype, **more)
-        self.x = c.uniform(c.size('steps'), batch, c.size('inputs')).requires_grad_()
-        states = [c.uniform(ways, batch, hidden) for _ in range(2)]
-        self.state = tuple(states) if cell == 'lstm' else states[0]
-        self.dy = c.uniform(c.size('steps'), batch, ways * hidden)
+        hidden, batch, projection, steps = c.size('hidden'), c.size('batch'), c.size('projection', 0), c.size('steps')
+        if projection:
+            more['proj_size'] = projection
+        self.layer = kind(c.size('inputs'), hidden, layers, bias=c.size('bias') != 0, bidirectional=ways == 2,
+                          dropout=float(c.fields.get('dropout', 0)), dtype=c.dtype, **more)
+        self.x = c.uniform(steps, batch, c.size('inputs')).requires_grad_()
+        h = c.uniform(layers * ways, batch, projection or hidden)
+        self.state = (h, c.uniform(layers * ways, batch, hidden)) if cell == 'lstm' else h
+        self.dy = c.uniform(steps, batch, ways * (projection or hidden))
+        kinds = {'random': [1 + row * 7919 % steps for row in range(batch)], 'full': [steps] * batch}  # as bench/recurrent.cpp
+        self.lengths = torch.tensor(kinds[c.fields['lengths']]) if 'lengths' in c.fields else None
 
     def forward(self):
-        return self.layer(self.x, self.state)[0]
+        if self.lengths is None:
+            return self.layer(self.x, self.state)[0]
+        packed = torch.nn.utils.rnn.pack_padded_sequence(self.x, self.lengths, enforce_sorted=False)
+        y = self.layer(packed, self.state)[0]
+        return torch.nn.utils.rnn.pad_packed_sequence(y, total_length=len(self.x))[0]
 
     def leaves(self):
         return [self.x, *self.layer.parameters()]
@@ -134,8 +148,13 @@ PROBLEMS = {'linear': Linear, 'recurrent': Recurrent, 'attention': Attention, 's
 
 
 def has_peer(layer, fields):
-    """What PyTorch has too: its GRU resets after the product, and it aligns the causal mask of unequal lengths at the top left."""
+    """What PyTorch has too: its GRU resets after the product, no layer resets inside a sequence or has rows without steps, attention
+    has no window, and it aligns the causal mask of unequal lengths at the top left."""
+    if layer == 'gnmt':
+        return fields.get('dtype', 'f32') == 'f32'
     if fields.get('dtype', 'f32') not in DTYPES or fields.get('cell') == 'gru_reset_before':
+        return False
+    if 'resets' in fields or fields.get('lengths') == 'zero' or 'window_left' in fields or 'window_right' in fields:
         return False
     return layer in PROBLEMS and not (fields.get('causal') == '1' and fields.get('queries') != fields.get('keys'))
 
@@ -169,10 +188,12 @@ def own_rows(program):
 
 
 def ours(chosen, line, direction, kernels):
-    """The records of one start of `everglow bench`."""
+    """The records of one start of `everglow bench`: our rows and oneDNN's."""
     layer, fields = read_case(line)
     command = [chosen.program, 'bench', layer, '--direction', direction, '--threads', str(chosen.threads), '--seconds', '0',
                '--rotate', str(ROTATE_MIB), '--json']
+    if layer in ('linear', 'recurrent'):
+        command.append('--peers')
     for key, value in fields.items():
         command += ['--' + key.replace('_', '-'), value]
     for name in kernels:
@@ -184,38 +205,68 @@ def ours(chosen, line, direction, kernels):
 def summarised(record, samples, ref):
     median = statistics.median(samples)
     cuts = statistics.quantiles(samples, n=10, method='inclusive')
-    record.update(samples_us=[round(us, 3) for us in samples], median_us=round(median, 3), p10_us=round(cuts[0], 3),
-                  p90_us=round(cuts[-1], 3))
+    record.update(samples_us=[round(us, 3) for us in samples], median_us=round(median, 3), p10=round(cuts[0], 3),
+                  p90=round(cuts[-1], 3))
+    record['floor_share'] = round(record['floor_us'] / median, 4) if record['floor_us'] else None
     if 'steps' in record:
         record['us_per_step'] = round(median / record['steps'], 3)
+    for what in ('tokens', 'pairs'):
+        if what in record:
+            record[f'{what}_per_second'] = round(record[what] / median * 1e6, 1)
     record['ref'] = {'name': ref[0], 'median_us': round(ref[1], 3)} if ref else None
     record['ratio'] = round(ref[1] / median, 4) if ref else None
     return record
 
 
-def compare(chosen, line, direction, kernels):
-    """The records of PyTorch and of our rows on one direction of a case."""
+def layer_runs(line, direction):
+    """PyTorch's side of a layer: a function that times its next run."""
     layer, fields = read_case(line)
     case, training = Case(fields), fields.get('training', '1') == '1'
     torch.manual_seed(1)
     sets = [PROBLEMS[layer](case)]
     wanted = min(64, max(2, math.ceil(ROTATE_MIB * 2 ** 20 / bytes_of(sets[0]))))
     sets += [PROBLEMS[layer](case) for _ in range(wanted - 1)]
-    theirs, rows, run = [], {}, 0
+    turns = itertools.cycle(sets)
+    return lambda: timed(next(turns), direction, training)
+
+
+def model_runs(chosen, line, direction, record):
+    """PyTorch's side of the translation model, on the batches that the record counts."""
+    model = Gnmt(read_case(line)[1], chosen.program)
+    if (model.tokens, model.pairs) != (record['tokens'], record['pairs']):
+        sys.exit(f'peers_torch.py: expected the same batches, got {model.tokens} tokens of {model.pairs} pairs beside '
+                 f'{record["tokens"]} of {record["pairs"]}')
+    turns = itertools.count()
+
+    def run():
+        turn = next(turns)
+        start = time.perf_counter()
+        getattr(model, direction)(turn)
+        return (time.perf_counter() - start) * 1e6
+    return run
+
+
+def compare(chosen, line, direction, kernels):
+    """The records of our rows, oneDNN's and PyTorch's on one direction of a case, timed in turn."""
+    theirs, rows, run = [], {}, None
+    layer = read_case(line)[0]
     for _ in range(chosen.rounds):
-        for timed_run in range(-3, SLICE):
-            us = timed(sets[run % wanted], direction, training)
-            run += 1
-            theirs += [us] if timed_run >= 0 else []
         for record in ours(chosen, line, direction, kernels):
             rows.setdefault(record['kernel'], (record, []))[1].extend(record['samples_us'])
-    name = f'torch.{layer}'
-    any_row = next(iter(rows.values()))[0]
-    mine = dict(any_row, kernel=name, isa=torch.backends.cpu.get_cpu_capability(), version=torch.__version__, warmup=3,
+        any_row = next(iter(rows.values()))[0]
+        try:
+            if run is None:
+                run = model_runs(chosen, line, direction, any_row) if layer == 'gnmt' else layer_runs(line, direction)
+            for timed_run in range(-WARMUP, SLICE):
+                us = run()
+                theirs += [us] if timed_run >= 0 else []
+        except (RuntimeError, NotImplementedError) as error:
+            print(f'PyTorch cannot run {line} {direction}: {str(error).splitlines()[0]}')
+            return [summarised(record, samples, None) for record, samples in rows.values()]
+    mine = dict(any_row, kernel=f'torch.{layer}', chosen=False, isa=torch.backends.cpu.get_cpu_capability(), predicted_us=None,
+                version=torch.__version__, warmup=WARMUP,
                 date=datetime.datetime.now(datetime.timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ'))
-    for key in ('commit', 'dirty'):
-        del mine[key]
-    ref = (name, statistics.median(theirs))
+    ref = (mine['kernel'], statistics.median(theirs))
     return [summarised(record, samples, ref) for record, samples in rows.values()] + [summarised(mine, theirs, None)]
 
 
@@ -223,7 +274,7 @@ def chosen_lines(chosen):
     if chosen.case:
         lines = chosen.case
     else:
-        listed = subprocess.run((chosen.program, 'bench', 'all', '--list'), check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run((chosen.program, 'bench', 'all', '--tag', chosen.tag, '--list'), check=True, capture_output=True, text=True).stdout
         lines = [line for line in listed.splitlines() if chosen.filter in line]
     kept = [line for line in lines if has_peer(*read_case(line))]
     for line in sorted(set(lines) - set(kept)):
@@ -236,14 +287,15 @@ def main():
     torch.set_num_threads(chosen.threads)
     rows, lines = own_rows(chosen.program), chosen_lines(chosen)
     if not lines:
-        sys.exit('peers_torch.py: no case is left to time; without --filter there are some')
+        sys.exit('peers_torch.py: no case is left to time; without --tag and --filter there are some')
     with open(chosen.out or os.devnull, 'w', encoding='utf-8') as out:
         for line in lines:
             print(f'\n{line}')
             layer, fields = read_case(line)
-            for direction in ('forward', 'backward') if fields.get('training', '1') == '1' else ('forward',):
+            directions = ('forward', 'backward') if fields.get('training', '1') == '1' else ('forward',)
+            for direction in ('train', 'evaluate') if layer == 'gnmt' else directions:
                 if chosen.direction in (None, direction):
-                    for record in compare(chosen, line, direction, rows[layer]):
+                    for record in compare(chosen, line, direction, rows.get(layer, [])):
                         out.write(json.dumps(record) + '\n')
                         ratio = f"{record['ratio']:8.2f} x torch" if record['ratio'] else ''
                         print(f"{direction:17}{record['kernel']:26}{record['median_us']:11.1f} us {ratio}", flush=True)

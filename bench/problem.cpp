@@ -20,14 +20,18 @@ constexpr std::array<Make, 9> makers{linear_problem, recurrent_problem, attentio
 const std::vector<Layer>& benchmarked_layers() {
   static const std::vector<Layer> all{
       {"linear", {"batch", "inputs", "outputs"}, {"layout", "activation", "bias", "dtype", "packed"}},
-      {"recurrent", {"steps", "batch", "inputs", "hidden"}, {"cell", "bidirectional", "bias", "dtype", "training", "packed"}},
-      {"attention", {"batch", "queries", "keys", "heads", "head_dim"}, {"kv_heads", "value_dim", "causal", "dtype"}},
+      {"recurrent",
+       {"steps", "batch", "inputs", "hidden"},
+       {"cell", "layers", "bidirectional", "projection", "dropout", "lengths", "resets", "bias", "dtype", "training", "packed"}},
+      {"attention",
+       {"batch", "queries", "keys", "heads", "head_dim"},
+       {"kv_heads", "value_dim", "causal", "window_left", "window_right", "dtype", "training"}},
       {"softmax", {"rows", "columns"}, {"log", "dtype"}},
       {"embedding", {"vocabulary", "width", "indices"}, {"dtype"}},
       {"loss", {"rows", "inputs", "classes"}, {"smoothing", "bias", "dtype"}},
       {"pointwise", {"rows", "columns"}, {"operation", "activation", "factor", "dropout", "dtype"}},
       {"adam", {"parameters", "tensors"}, {"clip"}},
-      {"gnmt", {"batch", "length", "hidden", "layers", "vocabulary"}, {"dropout", "dtype"}}};
+      {"gnmt", {"batch", "hidden", "layers", "vocabulary"}, {"length", "text", "dropout", "dtype"}}};
   return all;
 }
 
@@ -47,6 +51,28 @@ Problem make_problem(const cases::Case& c, const Settings& settings) {
   }
   throw std::invalid_argument("case: no benchmark of a layer \"" + c.layer +
                               "\"; for example linear batch=64 inputs=256 outputs=256");
+}
+
+Roof roof_of(DType dtype, int threads) {
+  // The floor of a layer that only moves bytes, and the ridge of one that multiplies, hold both rates.
+  constexpr std::int64_t elements = 1 << 20;
+  const PlanOptions options{.threads = threads, .advice = false};
+  const double moved_us =
+      SoftmaxPlan({.dtype = dtype}, {.rows = 1, .columns = elements}, Device::cpu(), options).explain().floor_us;
+  Roof out{.figures = DeviceDescription(Device::cpu()).figures.source};
+  if (!(moved_us > 0)) return out;
+  out.bandwidth_gbs = 2.0 * static_cast<double>(elements) * static_cast<double>(size_of(dtype)) / moved_us / 1e3;
+  const LinearPlan products({.inputs = 1, .outputs = 1, .dtype = dtype}, {.batch = 1}, Device::cpu(), options);
+  out.peak_gflops = products.explain().gemms.front().ridge * out.bandwidth_gbs;
+  return out;
+}
+
+void append_peers(Problem& problem, std::vector<Row> peers) {
+  for (Row& row : peers) {
+    for (const Expected& expected : problem.rows.empty() ? std::vector<Expected>(row.passes.size()) : problem.rows.front().expected)
+      row.expected.push_back({.floor_us = expected.floor_us});
+    problem.rows.push_back(std::move(row));
+  }
 }
 
 Activation activation_of(const cases::Case& c) {

@@ -1,4 +1,5 @@
-// A case as something that can be timed: for each row of the layer's table that accepts it, a function for each direction.
+// A case as something that can be timed: for each row of the layer's table that accepts it, a function for each direction, and
+// what the plan predicts of it.
 #pragma once
 
 #include "bench/tensors.hpp"
@@ -6,7 +7,6 @@
 
 #include <everglow/everglow.hpp>
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -24,13 +24,24 @@ struct Settings {
   bool peers = false;               // oneDNN's own primitives beside them
 };
 
+/// What a direction is of the passes that a plan explains.
+enum class Part : std::uint8_t { all, forward, rest };
+
 /// What one direction does at least: arithmetic of its products, and bytes of the tensors it must read and write.
 struct Direction {
   std::string name;
   double flops = 0;
   double bytes = 0;
+  Part part = Part::all;
+  double share = 1;              // of that part: the plan counts all steps of all rows, and tensors that a run may lack
   double steps = 0;              // time steps of a recurrent layer, for the time of one
   double tokens = 0, pairs = 0;  // of a model
+};
+
+/// What the plan says of one direction; 0: nothing.
+struct Expected {
+  double predicted_us = 0;
+  double floor_us = 0;  // no implementation can be faster on the device as its figures describe it
 };
 
 /// One direction of one row. `prepare` makes what `run` reads and another direction wrote; both take the number of a set.
@@ -42,7 +53,9 @@ struct Pass {
 struct Row {
   std::string kernel;
   std::int64_t sets = 1;
-  std::vector<Pass> passes;  // as Problem::directions
+  std::vector<Pass> passes;          // as Problem::directions
+  std::vector<Expected> expected{};  // likewise
+  bool chosen = false;               // a plan that nobody tells which row to take takes this one
 };
 
 struct Problem {
@@ -88,26 +101,16 @@ Enum named(const cases::Case& c, std::string_view key, const std::vector<std::st
 inline DType dtype_of(const cases::Case& c) { return parse_dtype(c.text("dtype", "f32")); }
 Activation activation_of(const cases::Case& c);
 
-/// Calls passes(plan, sets) for each CPU row that accepts and that the user wants.
-template <class Plan, class Description, class Sizes, class Passes>
-std::vector<Row> accepting_rows(const Settings& settings, const TensorSets& tensors, const Description& description,
-                                const Sizes& sizes, const Passes& passes) {
-  // Which layer a plan belongs to is what any plan of it says.
-  const std::string layer = Plan(description, sizes, Device::cpu()).explain().layer;
-  std::vector<Row> out;
-  for (const std::string& name : kernels(layer, DeviceKind::cpu)) {
-    if (!settings.rows.empty() && std::find(settings.rows.begin(), settings.rows.end(), name) == settings.rows.end()) continue;
-    try {
-      const Plan plan(description, sizes, Device::cpu(), {.threads = settings.threads, .force = name});
-      // Caches do not matter to a row that is bound by scalar arithmetic, and preparing many of its sets would take minutes.
-      const std::int64_t sets = is_reference(name) ? std::min<std::int64_t>(tensors.sets(), 2) : tensors.sets();
-      out.push_back({name, sets, passes(plan, sets)});
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::unsupported) throw;
-    }
-  }
-  return out;
-}
+/// What the device can do with a dtype on so many threads, by its figures.
+struct Roof {
+  double peak_gflops = 0;
+  double bandwidth_gbs = 0;  // of main memory
+  std::string figures;       // "measured", "estimated"
+};
+Roof roof_of(DType dtype, int threads);
+
+/// Appends rows that no plan of ours makes. The floor is the device's and not the row's: they have that of the rows before them.
+void append_peers(Problem& problem, std::vector<Row> peers);
 
 /// Bytes of u8 for each set, for example reserves.
 class ByteSets {

@@ -49,10 +49,10 @@ std::string padded(std::string text, int width) {
 }
 
 /// Widths of the figures of a line.
-constexpr int widths[] = {-11, -9, -9, -8, -9, -12};
+constexpr int widths[] = {-10, -8, -8, -8, -9, -8, -9};
 
 std::string row_of(const Record& r, const std::vector<std::string>& figures) {
-  std::string out = padded(r.direction, 17) + padded(r.kernel, 25);
+  std::string out = padded(r.direction, 17) + padded(r.kernel, 23);
   for (std::size_t i = 0; i < figures.size(); ++i) out += padded(figures[i], widths[i]);
   return out + "\n";
 }
@@ -63,6 +63,9 @@ std::string figure(double value) {
   std::snprintf(text, sizeof text, value < 10 ? "%.2f" : value < 100 ? "%.1f" : "%.0f", value);
   return text;
 }
+/// What nobody knows is an empty cell, and null in JSON.
+std::string known(double value, const char* unit = "") { return value > 0 ? figure(value) + unit : std::string(); }
+std::string json_number(double value) { return value > 0 ? number(value) : "null"; }
 
 }  // namespace
 
@@ -71,12 +74,16 @@ std::string json_line(const Record& r) {
   for (const double us : r.samples_us) samples += (samples.empty() ? "" : ",") + number(us);
   const bool referred = !r.ref_name.empty();
   std::string out = "{\"op\":" + quoted(r.op) + ",\"case\":" + quoted(r.line) + ",\"direction\":" + quoted(r.direction);
-  out += ",\"kernel\":" + quoted(r.kernel) + ",\"dtype\":" + quoted(r.dtype) + ",\"device\":" + quoted(r.device);
-  out += ",\"isa\":" + quoted(r.isa) + ",\"threads\":" + std::to_string(r.threads) + ",\"commit\":" + quoted(build_commit);
-  out += std::string(",\"dirty\":") + (build_dirty ? "true" : "false") + ",\"date\":" + quoted(utc_now());
-  out += ",\"warmup\":" + std::to_string(r.warmup) + ",\"samples_us\":[" + samples + "],\"median_us\":" + number(r.median_us);
-  out += ",\"p10_us\":" + number(r.p10_us) + ",\"p90_us\":" + number(r.p90_us) + ",\"flops\":" + number(r.flops);
-  out += ",\"bytes\":" + number(r.bytes);
+  out += ",\"kernel\":" + quoted(r.kernel) + ",\"chosen\":" + (r.chosen ? "true" : "false");
+  out += ",\"dtype\":" + quoted(r.dtype) + ",\"device\":" + quoted(r.device);
+  out += ",\"isa\":" + quoted(r.isa) + ",\"threads\":" + std::to_string(r.threads) + ",\"driver\":null,\"nvcc\":null";
+  out += ",\"commit\":" + quoted(build_commit) + std::string(",\"dirty\":") + (build_dirty ? "true" : "false");
+  out += ",\"date\":" + quoted(utc_now()) + ",\"warmup\":" + std::to_string(r.warmup) + ",\"samples_us\":[" + samples + "]";
+  out += ",\"median_us\":" + number(r.median_us) + ",\"p10\":" + number(r.p10) + ",\"p90\":" + number(r.p90);
+  out += ",\"flops\":" + number(r.flops) + ",\"bytes\":" + number(r.bytes) + ",\"floor_us\":" + json_number(r.floor_us);
+  out += ",\"floor_share\":" + json_number(r.floor_share()) + ",\"predicted_us\":" + json_number(r.predicted_us);
+  out += ",\"peak_gflops\":" + number(r.peak_gflops) + ",\"bandwidth_gbs\":" + number(r.bandwidth_gbs);
+  out += ",\"figures\":" + quoted(r.figures);
   if (r.steps > 0) out += ",\"steps\":" + number(r.steps) + ",\"us_per_step\":" + number(r.median_us / r.steps);
   if (r.pairs > 0) {
     out += ",\"tokens\":" + number(r.tokens) + ",\"tokens_per_second\":" + number(r.tokens / r.median_us * 1e6);
@@ -88,20 +95,24 @@ std::string json_line(const Record& r) {
 }
 
 std::string table_head(const Record& first) {
-  if (first.pairs > 0)
-    return row_of({.direction = "direction", .kernel = "kernel"}, {"median us", "spread", "tokens/s", "pairs/s"});
-  return row_of({.direction = "direction", .kernel = "kernel"},
-                {"median us", "spread", "GFLOP/s", "GB/s", first.steps > 0 ? "us/step" : "",
-                 first.ref_name.starts_with("peer.") ? "x onednn" : "x reference"});
+  const bool model = first.pairs > 0;
+  std::vector<std::string> heads{"median us", "spread"};
+  heads.emplace_back(model ? "tok/s" : "GFLOP/s");
+  heads.emplace_back(model ? "pairs/s" : first.steps > 0 ? "us/step" : "GB/s");
+  heads.insert(heads.end(), {"plan us", "floor"});
+  if (!model) heads.emplace_back(first.ref_name.starts_with("peer.") ? "x onednn" : "x plain");
+  return row_of({.direction = "direction", .kernel = "kernel"}, heads);
 }
 
 std::string table_line(const Record& r) {
-  std::vector<std::string> figures{figure(r.median_us), figure(100 * (r.p90_us - r.p10_us) / r.median_us) + " %"};
-  if (r.pairs > 0)
-    figures.insert(figures.end(), {figure(r.tokens / r.median_us * 1e6), figure(r.pairs / r.median_us * 1e6)});
-  else
-    figures.insert(figures.end(), {r.flops > 0 ? figure(r.flops / r.median_us / 1e3) : "", figure(r.bytes / r.median_us / 1e3),
-                                   r.steps > 0 ? figure(r.median_us / r.steps) : "", r.ref_name.empty() ? "" : figure(r.ratio())});
+  const bool model = r.pairs > 0;
+  std::vector<std::string> figures{figure(r.median_us), figure(100 * (r.p90 - r.p10) / r.median_us) + " %"};
+  figures.push_back(model ? figure(r.tokens / r.median_us * 1e6) : known(r.flops / r.median_us / 1e3));
+  figures.push_back(model         ? figure(r.pairs / r.median_us * 1e6)
+                    : r.steps > 0 ? figure(r.median_us / r.steps)
+                                  : figure(r.bytes / r.median_us / 1e3));
+  figures.insert(figures.end(), {known(r.predicted_us), known(100 * r.floor_share(), " %")});
+  if (!model) figures.push_back(r.ref_name.empty() ? "" : figure(r.ratio()));
   return row_of(r, figures);
 }
 

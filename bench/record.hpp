@@ -9,15 +9,20 @@ namespace everglow::bench {
 
 struct Record {
   std::string op{}, line{}, direction{}, kernel{}, dtype{}, device{}, isa{};
+  bool chosen = false;  // a plan takes this row by itself
   int threads = 1;
   int warmup = 0;
   std::vector<double> samples_us{};
-  double median_us = 0, p10_us = 0, p90_us = 0;
+  double median_us = 0, p10 = 0, p90 = 0;  // microseconds
   double flops = 0, bytes = 0;
-  double steps = 0, tokens = 0, pairs = 0;  // of one run; 0: none
-  std::string ref_name{};                   // empty: no reference was timed
+  double floor_us = 0, predicted_us = 0;      // of the plan; 0: it says nothing
+  double peak_gflops = 0, bandwidth_gbs = 0;  // of the device, which the floor is made of
+  std::string figures{};                      // where these come from
+  double steps = 0, tokens = 0, pairs = 0;    // of one run; 0: none
+  std::string ref_name{};                     // empty: no reference was timed
   double ref_us = 0;
 
+  double floor_share() const { return floor_us / median_us; }
   double ratio() const { return ref_us / median_us; }  // how many times faster than the reference
 };
 

@@ -1,5 +1,5 @@
 // Softmax, embedding and pointwise operations as benchmarks: all are bound by memory, so they count no arithmetic.
-#include "bench/problem.hpp"
+#include "bench/rows.hpp"
 
 namespace everglow::bench {
 
@@ -19,9 +19,10 @@ Problem softmax_problem(const cases::Case& c, const Settings& settings) {
     };
     return {{{}, forward}, {forward, backward}};
   };
-  return {std::string(name(d.dtype)),
-          {{"forward", 0, t->bytes({x, y})}, {"backward", 0, t->bytes({y, dy, dx})}},
-          accepting_rows<SoftmaxPlan>(settings, *t, d, sizes, passes)};
+  Problem out{std::string(name(d.dtype)), {{"forward", 0, t->bytes({x, y})}, {"backward", 0, t->bytes({y, dy, dx})}}, {}};
+  out.directions[1].share = 1.5;  // the plan explains forward: two tensors and not three
+  append_rows<SoftmaxPlan>(out, settings, *t, d, sizes, passes);
+  return out;
 }
 
 Problem embedding_problem(const cases::Case& c, const Settings& settings) {
@@ -44,9 +45,10 @@ Problem embedding_problem(const cases::Case& c, const Settings& settings) {
     return {{{}, forward}, {{}, backward}};
   };
   // Forward reads a row for each index; backward writes the whole gradient of the table.
-  return {std::string(name(d.dtype)),
-          {{"forward", 0, 2 * t->bytes({y})}, {"backward", 0, t->bytes({dy, dtable})}},
-          accepting_rows<EmbeddingPlan>(settings, *t, d, sizes, passes)};
+  Problem out{std::string(name(d.dtype)), {{"forward", 0, 2 * t->bytes({y})}, {"backward", 0, t->bytes({dy, dtable})}}, {}};
+  if (sizes.indices * d.width > 0) out.directions[1].share = out.directions[1].bytes / out.directions[0].bytes;
+  append_rows<EmbeddingPlan>(out, settings, *t, d, sizes, passes);
+  return out;
 }
 
 Problem pointwise_problem(const cases::Case& c, const Settings& settings) {
@@ -74,9 +76,11 @@ Problem pointwise_problem(const cases::Case& c, const Settings& settings) {
     };
     return {{{}, run}};
   };
-  return {std::string(name(d.dtype)),
-          {{"run", 0, t->bytes({y}) * (1 + (first ? 1 : 0) + (second ? 1 : 0))}},
-          accepting_rows<PointwisePlan>(settings, *t, d, PointwiseSizes{shape[0] * shape[1]}, passes)};
+  const double tensors = 1 + (first ? 1 : 0) + (second ? 1 : 0);
+  Problem out{std::string(name(d.dtype)), {{"run", 0, t->bytes({y}) * tensors}}, {}};
+  out.directions[0].share = tensors / 3;  // the plan counts as many as an operation can have
+  append_rows<PointwisePlan>(out, settings, *t, d, PointwiseSizes{shape[0] * shape[1]}, passes);
+  return out;
 }
 
 }  // namespace everglow::bench

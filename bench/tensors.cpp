@@ -30,7 +30,7 @@ void fill_each(void* data, std::int64_t elements, const Value& value) {
 }  // namespace
 
 int TensorSets::add(DType dtype, std::vector<std::int64_t> shape, double low, double high) {
-  Tensor tensor{.dtype = dtype, .shape = std::move(shape), .low = low, .high = high, .memory = {}};
+  Tensor tensor{.dtype = dtype, .shape = std::move(shape), .low = low, .high = high, .value = {}, .memory = {}};
   tensor.elements = TensorView(nullptr, dtype, tensor.shape).elements();
   constexpr std::int64_t line = 64;
   tensor.stride = (tensor.elements * static_cast<std::int64_t>(size_of(dtype)) + line - 1) / line * line;
@@ -42,6 +42,16 @@ int TensorSets::add_indices(DType dtype, std::vector<std::int64_t> shape, std::i
   const int number = add(dtype, std::move(shape));
   tensors_.back().count = count;
   return number;
+}
+
+int TensorSets::add_values(std::vector<std::int64_t> shape, std::function<std::int64_t(std::int64_t)> value) {
+  const int number = add(DType::i32, std::move(shape));
+  tensors_.back().value = std::move(value);
+  return number;
+}
+
+int TensorSets::add_flags(std::vector<std::int64_t> shape, std::int64_t one_in) {
+  return add_indices(DType::u8, std::move(shape), one_in);
 }
 
 void TensorSets::allocate(std::int64_t rotate_bytes, std::uint64_t seed) {
@@ -57,13 +67,18 @@ void TensorSets::allocate(std::int64_t rotate_bytes, std::uint64_t seed) {
 void TensorSets::fill(const Tensor& tensor, std::uint64_t seed) const {
   // Zero is zero in every dtype, and each page is touched before anything is timed.
   if (tensor.stride > 0) std::memset(tensor.memory.data(), 0, static_cast<std::size_t>(sets_ * tensor.stride));
-  if (tensor.low == tensor.high && tensor.count == 0) return;
+  if (tensor.low == tensor.high && tensor.count == 0 && !tensor.value) return;
   Random random{seed};
   const auto real = [&] { return random.uniform(tensor.low, tensor.high); };
-  const auto index = [&] { return static_cast<std::int64_t>(random.next() % static_cast<std::uint64_t>(tensor.count)); };
+  std::int64_t element = 0;
+  const auto index = [&] {
+    return tensor.value ? tensor.value(element++)
+                        : static_cast<std::int64_t>(random.next() % static_cast<std::uint64_t>(tensor.count));
+  };
   for (std::int64_t set = 0; set < sets_; ++set) {
     void* data = static_cast<std::byte*>(tensor.memory.data()) + set * tensor.stride;
     const std::int64_t n = tensor.elements;
+    element = 0;
     switch (tensor.dtype) {
       case DType::f32:
         fill_each<float>(data, n, [&] { return static_cast<float>(real()); });
@@ -84,7 +99,7 @@ void TensorSets::fill(const Tensor& tensor, std::uint64_t seed) const {
         fill_each<std::int64_t>(data, n, index);
         break;
       case DType::u8:
-        fill_each<std::uint8_t>(data, n, [&] { return static_cast<std::uint8_t>(index()); });
+        fill_each<std::uint8_t>(data, n, [&] { return static_cast<std::uint8_t>(index() == 0 ? 1 : 0); });
         break;
     }
   }

@@ -6,6 +6,7 @@
 #include <everglow/tensor.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace everglow::bench {
@@ -16,6 +17,10 @@ class TensorSets {
   int add(DType dtype, std::vector<std::int64_t> shape, double low = 0, double high = 0);
   /// Declares whole numbers 0 ... count - 1, of dtype i32 or i64.
   int add_indices(DType dtype, std::vector<std::int64_t> shape, std::int64_t count);
+  /// Declares i32 whose element i is value(i) in every set.
+  int add_values(std::vector<std::int64_t> shape, std::function<std::int64_t(std::int64_t)> value);
+  /// Declares u8 of which one in so many is 1 and the others are 0.
+  int add_flags(std::vector<std::int64_t> shape, std::int64_t one_in);
   /// Makes as many sets as `rotate_bytes` ask for, at least 2, and fills them.
   void allocate(std::int64_t rotate_bytes, std::uint64_t seed);
 
@@ -30,6 +35,7 @@ class TensorSets {
     std::vector<std::int64_t> shape;
     double low = 0, high = 0;
     std::int64_t count = 0;  // of the indices
+    std::function<std::int64_t(std::int64_t)> value{};
     std::int64_t elements = 0;
     std::int64_t stride = 0;  // bytes from set to set
     Buffer memory;

@@ -1,5 +1,5 @@
 // The classifier loss and the optimiser as benchmarks.
-#include "bench/problem.hpp"
+#include "bench/rows.hpp"
 
 namespace everglow::bench {
 
@@ -30,9 +30,12 @@ Problem loss_problem(const cases::Case& c, const Settings& settings) {
     return {{{}, [=](std::int64_t i) { plan.forward(tensors(i), workspace); }}, {{}, both}};
   };
   const double product = 2.0 * static_cast<double>(sizes.rows * d.inputs * d.classes);
-  return {std::string(name(d.dtype)),
-          {{"forward", product, t->bytes({x, weight})}, {"forward_backward", 3 * product, t->bytes({x, weight, dx, dweight})}},
-          accepting_rows<LossPlan>(settings, *t, d, sizes, passes)};
+  Problem out{std::string(name(d.dtype)),
+              {{"forward", product, t->bytes({x, weight}), Part::forward},
+               {"forward_backward", 3 * product, t->bytes({x, weight, dx, dweight})}},
+              {}};
+  append_rows<LossPlan>(out, settings, *t, d, sizes, passes);
+  return out;
 }
 
 Problem adam_problem(const cases::Case& c, const Settings& settings) {
@@ -67,7 +70,9 @@ Problem adam_problem(const cases::Case& c, const Settings& settings) {
   };
   // Reads parameter, gradient and both moments, and writes all but the gradient; clipping reads the gradient once more.
   const double elements = static_cast<double>(sizes.parameters) * 4 * (d.clip > 0 ? 8 : 7);
-  return {"f32", {{"step", 0, elements}}, accepting_rows<AdamPlan>(settings, *t, d, sizes, passes)};
+  Problem out{"f32", {{"step", 0, elements}}, {}};
+  append_rows<AdamPlan>(out, settings, *t, d, sizes, passes);
+  return out;
 }
 
 }  // namespace everglow::bench

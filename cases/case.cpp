@@ -1,6 +1,7 @@
 // Reads case lines.
 #include "cases/case.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 #include <stdexcept>
@@ -72,8 +73,21 @@ std::vector<Case> all() {
 }  // namespace
 
 std::vector<Case> tested(std::string_view layer) {
+  const auto only_timed = [](const Case& c) {
+    const auto of_benchmarks = [](const std::string& tag) {
+      return tag == "bench" || tag == "headline" || tag == "users" || tag == "cpu" || tag == "cuda";
+    };
+    return (c.tagged("bench") || c.tagged("headline") || c.tagged("users")) &&
+           std::all_of(c.tags.begin(), c.tags.end(), of_benchmarks);
+  };
   std::vector<Case> out = all();
-  std::erase_if(out, [&](const Case& c) { return c.layer != layer || (c.tags.size() == 1 && c.tagged("bench")); });
+  std::erase_if(out, [&](const Case& c) { return c.layer != layer || only_timed(c); });
+  return out;
+}
+
+std::vector<Case> timed(std::string_view tag) {
+  std::vector<Case> out = tagged(tag);
+  std::erase_if(out, [](const Case& c) { return c.tagged("cuda") && !c.tagged("cpu"); });
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include "cli/arguments.hpp"
 #include "cli/bar.hpp"
 #include "cli/bench_compare.hpp"
+#include "cli/bench_report.hpp"
 #include "cli/commands.hpp"
 
 #include <fmt/format.h>
@@ -28,7 +29,7 @@ struct BenchArguments {
   bench::Settings settings;
   bench::Timing timing;
   double rotate = 0;  // MiB
-  std::string filter, direction, out;
+  std::string filter, tag = "bench", direction, out;
   bool list = false, json = false;
 };
 
@@ -71,12 +72,13 @@ std::vector<cases::Case> chosen_cases(const BenchArguments& a) {
   if (given)
     for (const bench::Layer& layer : bench::benchmarked_layers())
       if (layer.name == a.layer) return {explicit_case(a, layer)};
-  std::vector<cases::Case> out = cases::tagged("bench");
+  std::vector<cases::Case> out = cases::timed(a.tag);
   std::erase_if(out, [&](const cases::Case& c) {
     return (!a.layer.empty() && c.layer != a.layer) || c.line.find(a.filter) == std::string::npos;
   });
   if (out.empty())
-    wrong(fmt::format("--filter: no case{} holds \"{}\"; --list shows them", a.layer.empty() ? "" : " of " + a.layer, a.filter));
+    wrong(fmt::format("no case{} with the tag \"{}\" holds \"{}\"; --list shows them, --tag and --filter choose",
+                      a.layer.empty() ? "" : " of " + a.layer, a.tag, a.filter));
   return out;
 }
 
@@ -106,12 +108,19 @@ std::vector<bench::Record> records(const BenchArguments& a, const cases::Case& c
   std::vector<bench::Record> out;
   std::string ref_name;
   double ref_us = 0;
-  for (const bench::Samples& s : bench::measure(problem, direction, a.timing)) {
+  const bench::Roof roof = bench::roof_of(parse_dtype(problem.dtype), a.settings.threads);
+  const std::vector<bench::Samples> samples = bench::measure(problem, direction, a.timing);
+  for (std::size_t row = 0; row < samples.size(); ++row) {
+    const bench::Samples& s = samples[row];
+    const bench::Expected& expected = problem.rows[row].expected[direction];
     bench::Record r{.op = c.layer, .line = without_tags(c.line), .direction = d.name, .kernel = s.kernel, .dtype = problem.dtype};
     r.device = bench::processor(), r.isa = DeviceDescription(Device::cpu()).isa, r.threads = a.settings.threads;
     r.warmup = s.warmup, r.samples_us = s.us, r.flops = d.flops, r.bytes = d.bytes;
     r.steps = d.steps, r.tokens = d.tokens, r.pairs = d.pairs;
-    r.median_us = bench::quantile(s.us, 0.5), r.p10_us = bench::quantile(s.us, 0.1), r.p90_us = bench::quantile(s.us, 0.9);
+    r.chosen = problem.rows[row].chosen;
+    r.floor_us = expected.floor_us, r.predicted_us = expected.predicted_us;
+    r.peak_gflops = roof.peak_gflops, r.bandwidth_gbs = roof.bandwidth_gbs, r.figures = roof.figures;
+    r.median_us = bench::quantile(s.us, 0.5), r.p10 = bench::quantile(s.us, 0.1), r.p90 = bench::quantile(s.us, 0.9);
     // A peer says more than the reference does.
     if (s.kernel == "peer.onednn" || (bench::is_reference(s.kernel) && ref_name.empty())) ref_name = s.kernel, ref_us = r.median_us;
     out.push_back(std::move(r));
@@ -204,6 +213,10 @@ void add_common(CLI::App& app, const std::shared_ptr<BenchArguments>& a) {
         ->check(CLI::Validator([layer = a->layer](std::string& name) { return known_kernel(layer, name); }, ""));
   app.add_option("--direction", a->direction, "Only forward, backward, forward_backward, run, step, train or evaluate")
       ->type_name("NAME");
+  app.add_option("--tag", a->tag,
+                 "Built-in cases with this tag: bench, headline (what docs/bench.md compares), users (their shapes)")
+      ->type_name("TAG")
+      ->check(one_of({"bench", "headline", "users"}));
   app.add_option("--filter", a->filter, "Only built-in cases whose line holds the text")->type_name("TEXT");
   app.add_flag("--list", a->list, "Show the cases and stop");
   app.add_option("--threads", a->settings.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
@@ -266,6 +279,22 @@ void add_compare(CLI::App& bench_app, int& status) {
   app.callback([a, &status] { status = compare_records(a->before, a->after, a->threshold); });
 }
 
+void add_report(CLI::App& bench_app, int& status) {
+  struct Arguments {
+    std::vector<std::string> files;
+    std::string html;
+  };
+  const auto a = std::make_shared<Arguments>();
+  CLI::App& app = *bench_app.add_subcommand("report", "Draw files that --out wrote as one page: bars beside peers, rooflines");
+  app.footer("everglow bench report rows.jsonl --html rows.html");
+  app.add_option("files", a->files, "Records to draw")->required();
+  app.add_option("--html", a->html, "Write the page, which needs no other file, here")->required()->type_name("FILE");
+  app.callback([a, &status] {
+    write_report(a->files, a->html);
+    status = 0;
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& tool, int& status) {
@@ -280,6 +309,7 @@ void add_bench(CLI::App& tool, int& status) {
   add_common(every, all);
   every.callback([all, &status] { status = run_bench(*all); });
   add_compare(app, status);
+  add_report(app, status);
 }
 
 }  // namespace everglow::cli

@@ -1,13 +1,19 @@
-# everglow bench: records of explicit and of built-in problems, what it refuses, and the comparison of two files.
+# everglow bench: records of explicit and of built-in problems, what it refuses, the comparison of two files, the page of a report.
 # Usage: bench_test.py TOOL
+import html.parser
 import json
+import math
 import os
+import pty
+import re
 import subprocess
 import sys
 import tempfile
 
 TOOL = sys.argv[1]
 SMALL = ('--rotate', '0', '--seconds', '0', '--threads', '1')
+RECURRENT = ('recurrent', '--steps', '2', '--batch', '2', '--inputs', '2', '--hidden', '4', *SMALL)
+GNMT = ('gnmt', '--batch', '2', '--hidden', '8', '--layers', '1', '--vocabulary', '20', *SMALL)
 LINEAR = ('bench', 'linear', '--batch', '4', '--inputs', '16', '--outputs', '8', *SMALL)
 
 
@@ -27,14 +33,114 @@ def records(*arguments):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+FIELDS = {'op': str, 'case': str, 'direction': str, 'kernel': str, 'chosen': bool, 'dtype': str, 'device': str, 'isa': str,
+          'threads': int, 'driver': type(None), 'nvcc': type(None), 'commit': str, 'dirty': bool, 'date': str, 'warmup': int,
+          'samples_us': list, 'median_us': (int, float), 'p10': (int, float), 'p90': (int, float), 'flops': (int, float),
+          'bytes': (int, float), 'floor_us': (int, float, type(None)), 'floor_share': (int, float, type(None)),
+          'predicted_us': (int, float, type(None)), 'peak_gflops': (int, float), 'bandwidth_gbs': (int, float), 'figures': str,
+          'ref': (dict, type(None)), 'ratio': (int, float, type(None))}
+OPTIONAL = {'steps', 'us_per_step', 'tokens', 'tokens_per_second', 'pairs', 'pairs_per_second'}
+
+
+def about(value, expected):
+    return math.isclose(value, expected, rel_tol=1e-4)
+
+
+def schema(found):
+    """Every record has every field of docs/bench.md, and what is derived follows from the rest."""
+    for r in found:
+        check(set(FIELDS) <= set(r) <= set(FIELDS) | OPTIONAL, sorted(set(FIELDS) ^ set(r)), r)
+        for field, kind in FIELDS.items():
+            check(isinstance(r[field], kind), field, r)
+        check(re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ', r['date']), r['date'])
+        if r['floor_us']:
+            check(about(r['floor_share'], r['floor_us'] / r['median_us']), r)
+        peer = r['kernel'].startswith('peer.')
+        if r['op'] != 'gnmt':
+            check(r['floor_us'] > 0 and r['peak_gflops'] > 0 and r['bandwidth_gbs'] > 0, r)
+            check((r['predicted_us'] is None) == peer and not (peer and r['chosen']), r)
+
+
+def expectations():
+    """Prediction and floor are the plan's: both directions together, and one product of which both are known."""
+    sizes = ('--batch', '64', '--inputs', '96', '--outputs', '128')
+    both = {r['direction']: r for r in records('bench', 'linear', *sizes, '--kernel', 'cpu.linear', *SMALL)}
+    plan = json.loads(run('plan', 'linear', *sizes, '--kernel', 'cpu.linear', '--threads', '1', '--json').stdout)
+    for mine, theirs in (('predicted_us', 'time_us'), ('floor_us', 'floor_us')):
+        check(about(sum(r[mine] for r in both.values()), plan[theirs]), mine, both, plan[theirs])
+    forward = both['forward']
+    moved = max(forward['flops'] / forward['peak_gflops'], forward['bytes'] / forward['bandwidth_gbs']) / 1e3
+    check(about(forward['floor_us'], moved), forward, moved)
+    softmax = {r['direction']: r for r in records('bench', 'softmax', '--rows', '8', '--columns', '64', '--kernel',
+                                                  'cpu.softmax_online', *SMALL)}
+    check(all(about(r['floor_us'], r['bytes'] / r['bandwidth_gbs'] / 1e3) for r in softmax.values()), softmax)
+    chosen = [r['kernel'] for r in records(*LINEAR, '--direction', 'forward') if r['chosen']]
+    plan = json.loads(run('plan', 'linear', '--batch', '4', '--inputs', '16', '--outputs', '8', '--threads', '1', '--json').stdout)
+    check(chosen == [plan['kernel']], chosen, plan['kernel'])
+
+
+def recurrent_options():
+    """Every cell, and every option by what it does to the arithmetic that is counted."""
+    sizes = ('--steps', '6', '--batch', '4', '--inputs', '5', '--hidden', '7', '--direction', 'forward', *SMALL)
+
+    def flops(*options):
+        found = records('bench', 'recurrent', *sizes, *options)
+        schema(found)
+        check({'reference.recurrent'} < {r['kernel'] for r in found}, options, found)
+        return found[0]['flops']
+
+    step = 2 * 6 * 4 * 7
+    for cell, gates in (('lstm', 4), ('gru', 3), ('gru_reset_before', 3), ('tanh', 1), ('relu', 1)):
+        check(flops('--cell', cell) == step * gates * 12, cell)
+    check(flops('--layers', '3', '--bidirectional', '1') == 2 * step * 4 * (12 + 2 * 21), 'layers, bidirectional')
+    check(flops('--projection', '3') == step * (4 * 8 + 3), 'projection')
+    check(flops('--resets', '1', '--dropout', '0.5', '--layers', '2') == step * 4 * (12 + 14), 'resets, dropout')
+    rows = sum(1 + row * 7919 % 6 for row in range(4))
+    check(flops('--lengths', 'random') == 2 * rows * 7 * 4 * 12, 'lengths')
+    check(flops('--lengths', 'zero') == 0 and flops('--lengths', 'full') == step * 4 * 12, 'lengths')
+    both = records('bench', 'recurrent', *sizes[:8], '--layers', '2', '--bidirectional', '1', '--projection', '3', '--lengths',
+                   'random', '--resets', '1', '--peers', '--direction', 'backward', *SMALL)
+    check(len(both) >= 2 and not any(r['kernel'].startswith('peer.') for r in both), both)
+
+
+def attention_options():
+    sizes = ('--batch', '2', '--queries', '6', '--keys', '6', '--heads', '2', '--head-dim', '4')
+    one = 2 * 2 * 2 * 2 * 4  # of a score: two products, batch, heads, head_dim, multiply and add
+    for options, scores in (((), 36), (('--causal', '1'), 21), (('--causal', '1', '--window-left', '1'), 11),
+                            (('--window-left', '1', '--window-right', '2'), 20)):
+        found = records('bench', 'attention', *sizes, *options, '--direction', 'forward', *SMALL)
+        schema(found)
+        check(all(r['flops'] == one * scores for r in found), options, found)
+    inference = records('bench', 'attention', *sizes, '--training', '0', *SMALL)
+    check({r['direction'] for r in inference} == {'forward'}, inference)
+
+
+def model():
+    sizes = ('--hidden', '16', '--layers', '1', '--vocabulary', '80', *SMALL)
+    random = records('bench', 'gnmt', '--batch', '2', '--length', '3', *sizes)
+    check([r['direction'] for r in random] == ['train', 'evaluate'], random)
+    check(all(r['pairs'] == 2 and r['tokens'] == 16 and r['pairs_per_second'] > 0 for r in random), random)
+    numbers = records('bench', 'gnmt', '--batch', '3', '--text', 'numbers', *sizes)
+    schema(random + numbers)
+    check(all(r['pairs'] == 12 and about(r['pairs_per_second'] * r['median_us'] / 1e6, 12) for r in numbers), numbers)
+    # What the batches hold, made again from the corpus.
+    lines = run('corpus').stdout.splitlines()
+    pairs = [[side.replace('-', ' ').split(' ') for side in lines[(1 + i * 7919) % 1_000_000].split('\t')] for i in range(96)]
+    pairs.sort(key=lambda pair: len(pair[0]))
+    taken = [pair for b in range(4) for pair in pairs[(2 * b + 1) * 96 // 8 - 1:(2 * b + 1) * 96 // 8 + 2]]
+    check(numbers[0]['tokens'] == sum(len(a) + len(b) + 2 for a, b in taken), numbers[0]['tokens'])
+    check(numbers[0]['predicted_us'] > 0 and numbers[0]['floor_us'] > 0 and numbers[1]['predicted_us'] is None, numbers)
+
+
 def explicit_problems():
     found = records(*LINEAR)
+    schema(found)
     check({(r['kernel'], r['direction']) for r in found} >= {('cpu.linear', 'forward'), ('cpu.linear', 'backward'),
                                                            ('reference.linear', 'backward')}, found)
     for r in found:
         samples = sorted(r['samples_us'])
         check(r['case'] == 'linear batch=4 inputs=16 outputs=8' and r['op'] == 'linear' and r['threads'] == 1, r)
-        check(samples[0] <= r['p10_us'] <= r['median_us'] <= r['p90_us'] <= samples[-1] and len(samples) >= 5, r)
+        check(samples[0] <= r['p10'] <= r['median_us'] <= r['p90'] <= samples[-1] and len(samples) >= 5, r)
         check(r['flops'] == (1024 if r['direction'] == 'forward' else 2048) and r['ref']['name'] == 'reference.linear', r)
     forced = records('bench', 'softmax', '--rows', '2', '--columns', '9', '--dtype', 'bf16', '--kernel', 'reference.softmax',
                      '--direction', 'forward', *SMALL)
@@ -43,14 +149,13 @@ def explicit_problems():
     steps = records('bench', 'recurrent', '--steps', '3', '--batch', '2', '--inputs', '4', '--hidden', '8', '--cell', 'gru',
                     '--direction', 'forward', *SMALL)
     check(all(r['steps'] == 3 and abs(r['us_per_step'] * 3 - r['median_us']) < 0.01 * r['median_us'] for r in steps), steps)
-    model = records('bench', 'gnmt', '--batch', '2', '--length', '3', '--hidden', '16', '--layers', '2', '--vocabulary', '30', *SMALL)
-    check([r['direction'] for r in model] == ['train', 'evaluate'], model)
-    check(all(r['pairs'] == 2 and r['tokens'] == 16 and r['pairs_per_second'] > 0 for r in model), model)
 
 
 def peers():
-    rows = {r['kernel']: r for r in records('bench', 'linear', '--batch', '8', '--inputs', '16', '--outputs', '24',
-                                             '--activation', 'gelu_tanh', '--peers', *SMALL)}
+    linear = records('bench', 'linear', '--batch', '8', '--inputs', '16', '--outputs', '24', '--activation', 'gelu_tanh', '--peers',
+                     *SMALL)
+    schema(linear)
+    rows = {r['kernel']: r for r in linear}
     if 'oneDNN        no' in run('info').stdout:
         check(not any(name.startswith('peer.') for name in rows), rows)
         return
@@ -60,14 +165,17 @@ def peers():
 
 
 def tables(folder):
-    listed = run('bench', 'all', '--list')
-    check(listed.returncode == 0 and len(listed.stdout.splitlines()) >= 8, listed.stdout)
+    for tag in ('bench', 'headline', 'users'):
+        listed = run('bench', 'all', '--tag', tag, '--list')
+        check(listed.returncode == 0 and len(listed.stdout.splitlines()) >= 8, tag, listed.stdout)
+    check('batch=65536' not in listed.stdout, 'shapes for a GPU alone', listed.stdout)
     out = os.path.join(folder, 'rows.jsonl')
     result = run(*LINEAR, '--out', out)
     check(result.returncode == 0, result.stderr)
     lines = result.stdout.splitlines()
     check(all(len(line) <= 100 for line in lines[1:]), result.stdout)  # the first names the processor
-    check(lines[3].split() == ['direction', 'kernel', 'median', 'us', 'spread', 'GFLOP/s', 'GB/s', 'x', 'reference'], lines[3])
+    check(lines[3].split() == ['direction', 'kernel', 'median', 'us', 'spread', 'GFLOP/s', 'GB/s', 'plan', 'us', 'floor', 'x', 'plain'],
+          lines[3])
     with open(out, encoding='utf-8') as file:
         written = [json.loads(line) for line in file]
     check(len(written) == len(lines) - 4, 'a record for each line of the table', len(written), result.stdout)
@@ -78,8 +186,9 @@ def comparison(folder):
         path = os.path.join(folder, name)
         with open(path, 'w', encoding='utf-8') as out:
             for kernel, median in rows:
-                out.write(json.dumps({'case': 'softmax rows=1 columns=2', 'direction': 'forward', 'kernel': kernel, 'threads': 2,
-                                      'median_us': median, 'p10_us': median * 0.98, 'p90_us': median * 1.02}) + '\n')
+                out.write(json.dumps({'op': 'softmax', 'case': 'softmax rows=1 columns=2', 'direction': 'forward', 'kernel': kernel,
+                                      'dtype': 'f32', 'device': 'one', 'threads': 2, 'median_us': median, 'p10': median * 0.98,
+                                      'p90': median * 1.02}) + '\n')
         return path
 
     before, after = file('a', (('one', 100), ('two', 50), ('old', 1))), file('b', (('one', 80), ('two', 60), ('new', 1)))
@@ -99,11 +208,93 @@ def comparison(folder):
     check(result.returncode == 2 and 'rows in common' in result.stderr, result.stderr)
 
 
+class Page(html.parser.HTMLParser):
+    """Elements of a page; each that is opened must be closed, in order."""
+    VOID = {'meta', 'br', 'hr'}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes = [], [], []
+        self.feed(text)
+        self.close()
+        check(not self.open, 'never closed', self.open)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        check(self.open and self.open[-1] == tag, f'</{tag}> closes', self.open)
+        self.open.pop()
+
+
+def report(folder):
+    rows, torch, page = (os.path.join(folder, name) for name in ('rows.jsonl', 'torch.jsonl', 'page.html'))
+    check(run(*LINEAR, '--peers', '--out', rows).returncode == 0, 'rows')
+    with open(rows, encoding='utf-8') as file, open(torch, 'w', encoding='utf-8') as out:
+        for line in file:
+            r = json.loads(line)
+            if r['kernel'] == 'cpu.linear':
+                out.write(json.dumps(r) + '\n')
+                # Half as fast forward and twice as fast backward; a name that must not become an element.
+                factor = 2 if r['direction'] == 'forward' else 0.5
+                out.write(json.dumps(dict(r, kernel='torch.<b>&"', chosen=False, median_us=r['median_us'] * factor)) + '\n')
+    result = run('bench', 'report', rows, torch, '--html', page)
+    check(result.returncode == 0 and not result.stderr and not result.stdout, result.stdout, result.stderr)
+    with open(page, encoding='utf-8') as file:
+        text = file.read()
+    parsed = Page(text)
+    check(text.startswith('<!doctype html>') and parsed.tags.count('svg') == 2 + 2 + 1, parsed.tags)  # bars of four problems, a roofline
+    with open(rows, encoding='utf-8') as file:
+        check(parsed.tags.count('rect') == len(file.readlines()) + 4, 'a bar for each record', parsed.tags.count('rect'))
+    for tag in ('script', 'link', 'img', 'iframe', 'b'):
+        check(tag not in parsed.tags, tag)
+    check(not any(name in ('href', 'src', 'xlink:href') or 'http' in (value or '') for name, value in parsed.attributes), 'a link')
+    check('url(' not in text and '@import' not in text and 'prefers-color-scheme:dark' in text, 'style')
+    check('<td>forward</td><td>PyTorch</td><td>1</td><td>1</td><td>0</td><td>2.00</td>' in text, 'a win')
+    check('<td>backward</td><td>PyTorch</td><td>1</td><td>0</td><td>1</td><td>0.50</td>' in text, 'a loss')
+    for expected, arguments in (('--html', (rows,)), ('files', ('--html', page)), ('No such file', ('/none', '--html', page)),
+                                ('cannot write', (rows, '--html', '/nowhere/page')),
+                                ('expected at least one record', ('/dev/null', '--html', page))):
+        result = run('bench', 'report', *arguments)
+        check(result.returncode != 0 and expected in result.stderr, arguments, result.stderr)
+
+
+def progress():
+    """A bar on a terminal, gone at the end; nothing elsewhere."""
+    main, terminal = pty.openpty()
+    with subprocess.Popen([TOOL, *LINEAR], stdout=subprocess.PIPE, stderr=terminal) as process:
+        process.communicate(timeout=280)
+    os.close(terminal)
+    shown = b''
+    try:
+        while part := os.read(main, 4096):
+            shown += part
+    except OSError:
+        pass  # the other end is closed
+    os.close(main)
+    check('case 0 of 1 ░' in shown.decode() and shown.endswith(b'\r\x1b[K'), shown)
+    check(run(*LINEAR).stderr == '', 'no terminal')
+
+
 def wrong_arguments():
     for expected, arguments in (('--inputs, --outputs too', ('linear', '--batch', '4')),
                                 ('--batch: expected a whole number', ('linear', '--batch', '-1')),
                                 ('--kernel: expected one of', ('linear', '--kernel', 'cpu.softmax_online')),
-                                ('no case of linear holds "x=y"', ('linear', '--filter', 'x=y')),
+                                ('no case of linear with the tag "bench" holds "x=y"', ('linear', '--filter', 'x=y')),
+                                ('--tag: expected bench or headline or users, got "all"', ('linear', '--tag', 'all')),
+                                ('lengths: expected one of none, random, full, zero, got "3"', (*RECURRENT, '--lengths', '3')),
+                                ('projection', (*RECURRENT, '--cell', 'gru', '--projection', '2')),
+                                ('expected length of at least 1, or text=numbers', GNMT),
+                                ('expected length of at least 1, or text=numbers', (*GNMT, '--length', '2', '--text', 'numbers')),
+                                ('vocabulary: expected at least', (*GNMT, '--text', 'numbers')),
+                                ('text: expected one of random, numbers, got "prose"', (*GNMT, '--text', 'prose')),
                                 ('has forward, backward, got "sideways"', (*LINEAR[1:], '--direction', 'sideways')),
                                 ('activation: expected one of none, relu', (*LINEAR[1:], '--activation', 'tanh')),
                                 ('cannot write', (*LINEAR[1:], '--out', '/nowhere/x'))):
@@ -113,9 +304,15 @@ def wrong_arguments():
 
 
 explicit_problems()
+expectations()
+recurrent_options()
+attention_options()
+model()
 peers()
+progress()
 with tempfile.TemporaryDirectory() as temporary:
     tables(temporary)
     comparison(temporary)
+    report(temporary)
 wrong_arguments()
 print('bench: all well')

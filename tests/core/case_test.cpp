@@ -31,13 +31,26 @@ TEST(Cases, TestsLeaveOutWhatOnlyBenchmarksRun) {
   for (const char* layer : {"linear", "recurrent", "attention", "softmax", "embedding", "loss", "pointwise", "adam"}) {
     for (const cases::Case& c : cases::tested(layer)) {
       EXPECT_EQ(c.layer, layer);
-      EXPECT_FALSE(c.tags.size() == 1 && c.tagged("bench")) << c.line;
+      EXPECT_FALSE(c.tags.size() == 1 && (c.tagged("bench") || c.tagged("users"))) << c.line;
       ++tested;
     }
     const auto benched = cases::tagged("bench");
     EXPECT_TRUE(std::any_of(benched.begin(), benched.end(), [&](const cases::Case& c) { return c.layer == layer; })) << layer;
   }
   EXPECT_GT(tested, 100U);
+}
+
+TEST(Cases, CpuTimesWhatItCan) {
+  const auto all = cases::tagged("users"), here = cases::timed("users");
+  EXPECT_LT(here.size(), all.size());  // some shapes are for a GPU alone
+  for (const cases::Case& c : here) EXPECT_TRUE(c.tagged("cpu") || !c.tagged("cuda")) << c.line;
+  for (const char* layer : {"linear", "recurrent", "attention", "softmax"})
+    for (const char* dtype : {"f32", "f16", "bf16"}) {
+      const auto headline = cases::timed("headline");
+      EXPECT_TRUE(std::any_of(headline.begin(), headline.end(),
+                              [&](const cases::Case& c) { return c.layer == layer && c.text("dtype", "f32") == dtype; }))
+          << layer << ' ' << dtype;
+    }
 }
 
 }  // namespace

@@ -22,6 +22,30 @@ endfunction()
 if(mode STREQUAL "install")
   install_tree()
 
+elseif(mode STREQUAL "tool")
+  # The installed tool brings its cases with it: nothing of the source tree is at hand in an empty folder.
+  file(MAKE_DIRECTORY ${prefix}/empty)
+  set(tool ${prefix}/${bindir}/everglow)
+  set(rows ${prefix}/empty/rows.jsonl)
+  foreach(tag bench headline users)
+    execute_process(COMMAND ${tool} bench all --tag ${tag} --list WORKING_DIRECTORY ${prefix}/empty OUTPUT_VARIABLE out
+                    COMMAND_ERROR_IS_FATAL ANY)
+    foreach(layer linear recurrent attention softmax)
+      if(NOT out MATCHES "(^|\n)${layer} ")
+        message(FATAL_ERROR "expected cases of ${layer} with the tag ${tag}, got:\n${out}")
+      endif()
+    endforeach()
+  endforeach()
+  execute_process(COMMAND ${tool} bench softmax --filter rows=2560 --seconds 0 --rotate 0 --threads 1 --out ${rows}
+                  WORKING_DIRECTORY ${prefix}/empty COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${tool} bench compare ${rows} ${rows} WORKING_DIRECTORY ${prefix}/empty COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${tool} bench report ${rows} --html ${prefix}/empty/page.html WORKING_DIRECTORY ${prefix}/empty
+                  COMMAND_ERROR_IS_FATAL ANY)
+  file(READ ${prefix}/empty/page.html page)
+  if(NOT page MATCHES "softmax rows=2560 columns=256")
+    message(FATAL_ERROR "expected the case on the page of the report")
+  endif()
+
 elseif(mode STREQUAL "build_and_install")
   separate_arguments(options UNIX_COMMAND "${options}")
   run(${CMAKE_COMMAND} -S ${source} -B ${build} -G ${generator} -DCMAKE_CXX_COMPILER=${compiler} -DCMAKE_INSTALL_LIBDIR=${libdir}
