@@ -29,8 +29,10 @@ inline constexpr double cuda_core_share = 0.85;  // assumed: f32 and f64 product
 inline constexpr double bandwidth_share = 0.88;  // H200: a copy moves 4.25 of 4.8 TB/s
 
 inline constexpr double reference_flops_a_clock = 0.4;  // bench/results: 1/353 of oneDNN on two AVX-512 cores
-inline constexpr double cpu_call_us = 0.3;              // two virtual cores: an empty run of a plan
-inline constexpr double cpu_fork_us = 5.0;              // the same: waking OpenMP's threads and meeting at the end
+inline constexpr double reference_unit_products = 16;    // assumed: a hidden unit or a score of it, in multiply-adds
+inline constexpr double cpu_call_us = 0.3;          // two virtual cores: an empty run of a plan
+inline constexpr double cpu_fork_us = 5.0;          // the same: waking OpenMP's threads and meeting at the end
+inline constexpr double cpu_library_call_us = 3.0;  // the same: oneDNN's look-up and call
 inline constexpr double launch_us = 3.0;  // H200 table: what is left of 4096 x 1024 x 4096 and 16 x 4096 x 14336 beside the model
 
 /// Rows of operands that are no multiples of 16 bytes: the library takes kernels without bulk copies. Of the aligned rate.
@@ -90,15 +92,27 @@ inline constexpr double flash2_backward = 0.85;  // 279/303, 299/336, 255/321 on
 inline constexpr double attention_small = 0.4;   // assumed, below sm_80 and without tensor cores, of the rate
 inline constexpr double half_block = 0.5;        // of one key block: prologue and epilogue of a block of queries
 inline constexpr double causal_overhead = 0.08;  // H200, FlashAttention-3: 619 of 650 causal, blocks on the diagonal counted whole
-inline constexpr double cpu_attention_share = 0.85;     // bench/results: 125 beside 141 GFLOP/s of products in the same run
-inline constexpr double cpu_attention_block_us = 3;     // bench/results: 64 x 4 heads of 32 queries and keys, beside that rate
 inline constexpr std::int64_t splitting_pays_keys = 4;  // key blocks up to which keys are not split (FlashAttention-3)
 inline constexpr double full_enough = 0.8;              // share of the SMs from which keys are not split (the same)
 inline constexpr double near_best_split = 0.85;         // the smallest count within this share of the best efficiency (the same)
 inline constexpr std::int64_t most_key_splits = 128;    // the same
 
-inline constexpr double cpu_l2_share = 0.5;      // of each core's L2 for weights: LSTM 512 in bf16 on two cores of 2 MiB
-inline constexpr double cpu_hand_off_us = 0.14;  // a flag from core to core and back
-inline constexpr double cpu_gate_ns = 0.6;       // assumed: one gate of one row on AVX-512, activation and state
+// A CPU whose costs nobody measured (`everglow probe` does): clocks of one vector, by what a probe of two AVX-512 cores found.
+inline constexpr double cpu_l2_share = 0.5;          // of each core's L2 for weights: LSTM 512 in bf16 on two cores of 2 MiB
+inline constexpr double cpu_hand_off_us = 0.14;      // a flag from core to core and back
+inline constexpr double cpu_attention_share = 0.85;  // bench/results: 125 beside 141 GFLOP/s of products in the same run
+inline constexpr double cell_units = 16;             // hidden units of a block of src/cpu/isa/recurrent_cells.hpp
+inline constexpr double stored_unit_clocks = 0.3;    // assumed: h of 16 bits, rounded and read again, of an exponential
+inline constexpr double layout_clocks = 2;           // an operand's vector: packed, converted or stored
+inline constexpr double turn_clocks = 6;             // likewise where it is transposed
+inline constexpr double exponential_clocks = 14;     // of a softmax
+inline constexpr double score_clocks = 16, score_backward_clocks = 24;  // a vector of scores, forward and backward
+inline constexpr double move_clocks = 4;                                // rows of q, k, v and o
+inline constexpr double block_us = 0.3;                                 // a block of queries
+/// A vector of hidden units: lstm, gru, gru_reset_before, tanh.
+struct CellClocks {
+  double forward, backward;
+};
+inline constexpr CellClocks cell_clocks[] = {{90, 60}, {70, 60}, {70, 60}, {30, 12}};
 
 }  // namespace everglow::plan::calibration

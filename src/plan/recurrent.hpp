@@ -14,7 +14,7 @@ std::vector<ExplanationGemm> recurrent_gemms(const RecurrentDescription& descrip
                                              const Machine& machine);
 
 /// Where R of one layer and direction stays, in how many groups, and the cost of a forward step.
-ExplanationResidency residency_of(const RecurrentDescription& description, std::int64_t batch, const DeviceFigures& figures,
+ExplanationResidency residency_of(const RecurrentDescription& description, const RecurrentSizes& sizes, const DeviceFigures& figures,
                                   const Machine& machine);
 
 /// Whether some partition holds R, whatever the batch.
