@@ -89,8 +89,8 @@ struct Recurrent {
   std::vector<Views> views(const std::vector<Weights>& all, std::int64_t i) const {
     std::vector<Views> out;
     for (const Weights& w : all)
-      out.push_back({tensors.at(w.w_ih, i), tensors.at(w.w_hh, i), tensors.at(w.b_ih, i), tensors.at(w.b_hh, i),
-                     tensors.at(w.w_hr, i)});
+      out.push_back(
+          {tensors.at(w.w_ih, i), tensors.at(w.w_hh, i), tensors.at(w.b_ih, i), tensors.at(w.b_hh, i), tensors.at(w.w_hr, i)});
     return out;
   }
   void forward(std::int64_t i) const {

@@ -19,8 +19,7 @@ void Stopwatch::lap(const Lap& lap) {
   once();
   std::vector<double> here;
   double sum = 0;
-  while (static_cast<int>(here.size()) < lap.samples ||
-         (sum < lap.least_us && static_cast<int>(here.size()) < lap.most_samples)) {
+  while (static_cast<int>(here.size()) < lap.samples || (sum < lap.least_us && static_cast<int>(here.size()) < lap.most_samples)) {
     here.push_back(once());
     sum += here.back();
   }

@@ -10,8 +10,8 @@
 namespace everglow::cli {
 
 struct Lap {
-  int samples = 3;       // at least
-  double least_us = 0;   // and until they took so long together
+  int samples = 3;      // at least
+  double least_us = 0;  // and until they took so long together
   int most_samples = 50;
 };
 

@@ -47,6 +47,6 @@ float multiply(std::size_t rounds) {
 }  // namespace
 
 extern const ProbeLoops probe_loops;
-const ProbeLoops probe_loops{streams * lanes, 2 * chains * lanes, read, multiply};
+const ProbeLoops probe_loops{streams * lanes, 2 * chains* lanes, read, multiply};
 
 }  // namespace everglow::cli::EVERGLOW_ISA_NAMESPACE

@@ -7,7 +7,7 @@
 namespace everglow::cli {
 
 struct ProbeLoops {
-  std::size_t unit;  // floats that `read` takes at a time
+  std::size_t unit;   // floats that `read` takes at a time
   std::size_t flops;  // of one round of `multiply`
   /// Reads floats, a multiple of `unit`; what it returns keeps the compiler from leaving it out.
   int (*read)(const float* data, std::size_t floats);

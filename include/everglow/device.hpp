@@ -33,19 +33,19 @@ struct AttentionCosts {
 /// `few` come from memory. Index of a dtype: f32, f16, bf16; of a pass: forward, activation gradient, weight gradient; of a
 /// direction: forward, backward; of a cell: lstm, gru, gru_reset_before, tanh or relu.
 struct CpuFigures {
-  int threads = 0;                ///< of `library` and `own`; 0: nothing is known
-  double speedup = 1;             ///< of these many threads beside one, in large products
-  double core_bandwidth_gbs = 0;  ///< of main memory, one core alone
-  std::array<double, 3> core_tflops{};                  ///< large products of a dtype on one core
-  double fork_us = 0;                                   ///< to wake all threads and to meet at the end
-  double hand_off_us = 0;                               ///< a flag from one core to another and back
-  double exponential_ns = 0;                            ///< an element of a softmax in cache, one thread
-  std::array<std::array<ProductCosts, 3>, 3> library{};  ///< [dtype][pass] of oneDNN
-  std::array<std::array<ProductCosts, 3>, 3> own{};      ///< [dtype][pass] of our micro-kernel, which packs B first
-  std::array<ProductCosts, 3> step{};                    ///< [dtype] one thread, packed B in its L2, A in L1: a step of a loop
-  std::array<std::array<double, 2>, 3> pack_ns{};        ///< [dtype][as it lies, transposed] an element of B, one thread
-  std::array<std::array<double, 2>, 4> cell_ns{};        ///< [cell][direction] a hidden unit of one row, one thread
-  std::array<std::array<AttentionCosts, 2>, 3> attention{};    ///< [dtype][direction] blocks of queries
+  int threads = 0;                                           ///< of `library` and `own`; 0: nothing is known
+  double speedup = 1;                                        ///< of these many threads beside one, in large products
+  double core_bandwidth_gbs = 0;                             ///< of main memory, one core alone
+  std::array<double, 3> core_tflops{};                       ///< large products of a dtype on one core
+  double fork_us = 0;                                        ///< to wake all threads and to meet at the end
+  double hand_off_us = 0;                                    ///< a flag from one core to another and back
+  double exponential_ns = 0;                                 ///< an element of a softmax in cache, one thread
+  std::array<std::array<ProductCosts, 3>, 3> library{};      ///< [dtype][pass] of oneDNN
+  std::array<std::array<ProductCosts, 3>, 3> own{};          ///< [dtype][pass] of our micro-kernel, which packs B first
+  std::array<ProductCosts, 3> step{};                        ///< [dtype] one thread, packed B in its L2, A in L1: a step of a loop
+  std::array<std::array<double, 2>, 3> pack_ns{};            ///< [dtype][as it lies, transposed] an element of B, one thread
+  std::array<std::array<double, 2>, 4> cell_ns{};            ///< [cell][direction] a hidden unit of one row, one thread
+  std::array<std::array<AttentionCosts, 2>, 3> attention{};  ///< [dtype][direction] blocks of queries
   std::array<std::array<AttentionCosts, 2>, 3> small_heads{};  ///< [dtype][direction] whole heads of few queries and keys
   std::array<double, 3> few_queries_ns{};                      ///< [dtype] a multiply-add where a few queries read all keys
 };

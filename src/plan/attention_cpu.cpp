@@ -58,10 +58,10 @@ AttentionWork attention_work(const AttentionDescription& d, const Shape& s, cons
   out.multiplications = out.scores * columns;
   out.blocks = heads * blocks;
   if (backward) {
-    const double runs = s.B * s.Hk >= 4.0 * machine.units || machine.units == 1
-                            ? 1
-                            : std::clamp(std::ceil(4.0 * machine.units / std::max(s.B * s.Hk, 1.0)), 1.0,
-                                         std::max(std::ceil(s.Sk / 128), 1.0));
+    const double runs =
+        s.B * s.Hk >= 4.0 * machine.units || machine.units == 1
+            ? 1
+            : std::clamp(std::ceil(4.0 * machine.units / std::max(s.B * s.Hk, 1.0)), 1.0, std::max(std::ceil(s.Sk / 128), 1.0));
     out.tasks = s.B * s.Hk * runs;
     out.blocks *= runs;
     // q, do and o for each run of keys, dq from it; k and v for each block of queries.
@@ -104,7 +104,8 @@ ExplanationAlgorithm attention_on_cpu(const AttentionDescription& d, const Shape
   if (flops <= 0) return out;
   const double moves = queries_bytes(s) + output_bytes(s) + keys_values_bytes(s);
   out.time_us = std::max(pass_us(d, s, machine, false), std::max(flops / machine.peak, moves / machine.bandwidth));
-  out.backward_time_us = std::max(pass_us(d, s, machine, true), std::max(2.5 * flops / machine.peak, 2 * moves / machine.bandwidth));
+  out.backward_time_us =
+      std::max(pass_us(d, s, machine, true), std::max(2.5 * flops / machine.peak, 2 * moves / machine.bandwidth));
   return out;
 }
 

@@ -29,10 +29,10 @@ inline constexpr double cuda_core_share = 0.85;  // assumed: f32 and f64 product
 inline constexpr double bandwidth_share = 0.88;  // H200: a copy moves 4.25 of 4.8 TB/s
 
 inline constexpr double reference_flops_a_clock = 0.4;  // bench/results: 1/353 of oneDNN on two AVX-512 cores
-inline constexpr double reference_unit_products = 16;    // assumed: a hidden unit or a score of it, in multiply-adds
-inline constexpr double cpu_call_us = 0.3;          // two virtual cores: an empty run of a plan
-inline constexpr double cpu_fork_us = 5.0;          // the same: waking OpenMP's threads and meeting at the end
-inline constexpr double cpu_library_call_us = 3.0;  // the same: oneDNN's look-up and call
+inline constexpr double reference_unit_products = 16;   // assumed: a hidden unit or a score of it, in multiply-adds
+inline constexpr double cpu_call_us = 0.3;              // two virtual cores: an empty run of a plan
+inline constexpr double cpu_fork_us = 5.0;              // the same: waking OpenMP's threads and meeting at the end
+inline constexpr double cpu_library_call_us = 3.0;      // the same: oneDNN's look-up and call
 inline constexpr double launch_us = 3.0;  // H200 table: what is left of 4096 x 1024 x 4096 and 16 x 4096 x 14336 beside the model
 
 /// Rows of operands that are no multiples of 16 bytes: the library takes kernels without bulk copies. Of the aligned rate.

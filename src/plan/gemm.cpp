@@ -91,7 +91,8 @@ Machine machine_of(const DeviceFigures& figures, const Setting& setting) {
   const CpuFigures& core = figures.cpu;
   // One core alone runs faster than its share of all of them.
   const std::size_t dtype = std::min<std::size_t>(static_cast<std::size_t>(setting.dtype), 2);
-  out.peak = 1e6 * std::min(tflops, out.units * std::max(tflops / cores, setting.dtype == DType::f64 ? 0 : core.core_tflops[dtype]));
+  out.peak =
+      1e6 * std::min(tflops, out.units * std::max(tflops / cores, setting.dtype == DType::f64 ? 0 : core.core_tflops[dtype]));
   out.rate = setting.reference ? figures.clock_ghz * 1e3 * calibration::reference_flops_a_clock : out.peak * figures.achieved_math;
   const double memory = core.core_bandwidth_gbs > 0 ? std::min(figures.bandwidth_gbs, out.units * core.core_bandwidth_gbs)
                                                     : figures.bandwidth_gbs * share;

@@ -24,7 +24,7 @@ struct Machine {
   double copy = 1;         // bytes/us that a copy reaches
   double overhead_us = 0;  // of one product
   std::int64_t element = 4;
-  DType half = DType::bf16;  // which of 16 bits, where element is 2
+  DType half = DType::bf16;    // which of 16 bits, where element is 2
   std::int64_t alignment = 0;  // bytes that rows must be multiples of; 0: no rule
   bool tensor = false;         // tensor cores
   bool advice = true;          // explanations look for sizes that pay
@@ -46,12 +46,12 @@ struct Machine {
 struct Setting {
   DType dtype = DType::f32;
   Math math = Math::ieee;
-  int threads = 1;         // CPU
-  bool reference = false;  // CPU: plain loops with double accumulation on one thread
-  bool library = false;    // CPU: oneDNN may serve products of the dtype
+  int threads = 1;           // CPU
+  bool reference = false;    // CPU: plain loops with double accumulation on one thread
+  bool library = false;      // CPU: oneDNN may serve products of the dtype
   bool library_f32 = false;  // CPU: and of f32
-  int lanes = 0;           // CPU: f32 in a vector of the row's instruction set; 0: the widest
-  ExplanationTile tile{};  // m = 0: none fixed
+  int lanes = 0;             // CPU: f32 in a vector of the row's instruction set; 0: the widest
+  ExplanationTile tile{};    // m = 0: none fixed
 };
 Machine machine_of(const DeviceFigures& figures, const Setting& setting);
 

@@ -82,7 +82,8 @@ class Products {
   /// The products of a CPU's loop, and those over few inputs, read weights that were packed before them.
   void on_packed_weights(ExplanationGemm& gemm) const {
     const bool inputs = gemm.name == "input";
-    if (gemm.pass == "weight_gradient" || (inputs && (gemm.pass != "forward" || (machine_.library && gemm.n >= library_rows)))) return;
+    if (gemm.pass == "weight_gradient" || (inputs && (gemm.pass != "forward" || (machine_.library && gemm.n >= library_rows))))
+      return;
     CpuLoop loop = loop_;
     if (inputs) loop.by_rows = true, loop.threads = loop.team = machine_.units;
     const double weights = real(inputs ? gemm.m : recurrent::gate_count(d_.cell) * d_.hidden) * real(gemm.k);
@@ -157,8 +158,8 @@ Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescrip
   } else if (loop.of == LoopOf::cudnn_persistent) {
     const double rows = real(std::max<std::int64_t>(sizes.batch - c::persist_rows, 0));
     const double products = 2 * real(recurrent::gate_count(d.cell)) * real(d.hidden) * real(d.hidden) * real(sizes.batch);
-    const double step = std::max(c::persist_us + c::persist_us_per_unit * real(d.hidden) + c::persist_us_per_row * rows,
-                                 products / machine.rate);
+    const double step =
+        std::max(c::persist_us + c::persist_us_per_unit * real(d.hidden) + c::persist_us_per_row * rows, products / machine.rate);
     add(directions * step, c::backward_step);
   } else {
     add(loop.step_us, c::backward_step);  // both directions run side by side on halves of a GPU

@@ -89,8 +89,7 @@ CpuStep cpu_step(const RecurrentDescription& d, const RecurrentSizes& sizes, con
   if (d.cell == Cell::gru_reset_before) out.arithmetic_us += product(H, H);
   if (d.projection > 0) out.arithmetic_us += product(P, H);
   const double stored = machine.element == 2 && !backward ? c::stored_unit_clocks * machine.core.exponential_ns : 0;
-  out.arithmetic_us +=
-      rows * units * (machine.core.cell_ns[cell_index(d.cell)][backward ? 1 : 0] + stored) / 1000 * loop.slower;
+  out.arithmetic_us += rows * units * (machine.core.cell_ns[cell_index(d.cell)][backward ? 1 : 0] + stored) / 1000 * loop.slower;
   const bool meets = !loop.by_rows && loop.threads > 1;
   const double meetings = 1 + (d.cell == Cell::gru_reset_before ? 1 : 0) + (d.projection > 0 ? 1 : 0);
   if (meets) {

@@ -10,11 +10,11 @@ namespace everglow::plan {
 /// How src/cpu/recurrent_loop.cpp shares a loop: threads of one direction take rows of the batch, or, where these are few, hidden
 /// units and meet after each step.
 struct CpuLoop {
-  int team = 1;        // threads of all directions
-  int threads = 1;     // of one direction
-  int in_turn = 1;     // directions that one thread takes one after the other
+  int team = 1;     // threads of all directions
+  int threads = 1;  // of one direction
+  int in_turn = 1;  // directions that one thread takes one after the other
   bool by_rows = true;
-  double slower = 1;   // a thread beside the others, compared with one alone
+  double slower = 1;  // a thread beside the others, compared with one alone
 };
 CpuLoop cpu_loop(const RecurrentDescription& description, const RecurrentSizes& sizes, const Machine& machine);
 
