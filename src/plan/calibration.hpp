@@ -68,8 +68,10 @@ inline constexpr std::int64_t register_weights_before_sm80 = 64 << 10;  // loads
 inline constexpr std::int64_t sms_together = 16;  // a grid in clusters of 16 or in equal groups leaves the rest: 128 of 132
 inline constexpr std::int64_t hidden_step = 64;   // the largest hidden size is given in multiples of this
 
-/// cuDNN's standard algorithm: what a step costs beside its product (H200, bf16: 12 to 17 us a step whatever the size).
-inline constexpr double standard_step_us = 7.0;
+/// cuDNN's standard algorithm on an H200: the host launches a step in 12.2 to 12.8 us whatever the hidden size from 256 on, and one
+/// on the way back in 12.6 to 15.9; where the device takes longer, its time counts, the gates' kernel beside the product.
+inline constexpr double standard_step_us = 12.2, standard_backward_us = 14.0;
+inline constexpr double standard_gates_us = 1.3;  // H200, LSTM 2048, B 16: what is left of 12.8 beside 11.0 and the inputs' 0.8
 /// cuDNN's persistent kernels (H200, f16, LSTM): 1.25, 1.21, 1.84 us a step at hidden 256, 512, 1024 and B <= 16; 6.7 to 8.3 at 64.
 inline constexpr double persist_us = 0.9, persist_us_per_unit = 1.0e-3, persist_us_per_row = 0.11;
 inline constexpr std::int64_t persist_rows = 16;  // rows that cost nothing more

@@ -134,6 +134,7 @@ void add_cpu_layers(Times& out, const RecurrentDescription& d, const RecurrentSi
 Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescription& d, const RecurrentSizes& sizes,
                const Machine& machine, const Loop& loop) {
   Times out;
+  double steps_forward = 0, steps_backward = 0;
   const double T = real(sizes.steps), layers = real(d.layers), directions = real(d.directions());
   const bool gemms_of_two_layers = d.layers > 2 && gemms.back().layer == 1;
   for (const ExplanationGemm& gemm : gemms) {
@@ -144,7 +145,9 @@ Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescrip
     // A loop that keeps R on chip reads it once: only its arithmetic bounds it.
     const double math = 2 * real(gemm.m) * real(gemm.n) * real(gemm.k) / machine.peak;
     out.floor_us += count * (step ? math : gemm.floor_us);
-    if (!step || loop.of == LoopOf::standard) (gemm.pass == "forward" ? out.forward_us : out.backward_us) += count * gemm.time_us;
+    const bool forward = gemm.pass == "forward";
+    double& sum = step ? forward ? steps_forward : steps_backward : forward ? out.forward_us : out.backward_us;
+    sum += count * gemm.time_us;
   }
   if (sizes.batch == 0 || d.hidden == 0) return out;  // no step runs
   const auto add = [&](double step, double backward) {
@@ -154,7 +157,9 @@ Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescrip
   if (loop.of == LoopOf::cpu) {
     add_cpu_layers(out, d, sizes, machine);
   } else if (loop.of == LoopOf::standard) {
-    add(directions * c::standard_step_us, 1);
+    const double all = T * layers * directions;
+    out.forward_us += std::max(all * c::standard_step_us, steps_forward + all * c::standard_gates_us);
+    if (d.training) out.backward_us += std::max(all * c::standard_backward_us, steps_backward + all * c::standard_gates_us);
   } else if (loop.of == LoopOf::cudnn_persistent) {
     const double rows = real(std::max<std::int64_t>(sizes.batch - c::persist_rows, 0));
     const double products = 2 * real(recurrent::gate_count(d.cell)) * real(d.hidden) * real(d.hidden) * real(sizes.batch);

@@ -188,7 +188,7 @@ ExplanationResidency residency_of(const RecurrentDescription& d, const Recurrent
       const Product step{recurrent::gate_count(d.cell) * d.hidden, batch, loop.state, alignment_of(loop.state * loop.element)};
       out.arithmetic_us = predict(machine, step).time_us;
       if (d.projection > 0) out.arithmetic_us += predict(machine, {d.projection, batch, d.hidden}).time_us;
-      out.hand_off_us = c::standard_step_us;
+      out.hand_off_us = std::max(c::standard_gates_us, c::standard_step_us - out.arithmetic_us);
       out.step_us = out.arithmetic_us + out.hand_off_us;
     }
   }
