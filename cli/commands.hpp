@@ -12,6 +12,7 @@ void add_score(CLI::App& tool, int& status);
 void add_corpus(CLI::App& tool, int& status);
 void add_demo(CLI::App& tool, int& status);
 void add_plan(CLI::App& tool, int& status);
+void add_probe(CLI::App& tool, int& status);
 void add_info(CLI::App& tool, int& status);
 void add_check(CLI::App& tool, int& status);
 void add_bench(CLI::App& tool, int& status);

@@ -36,6 +36,7 @@ int run(int argc, char** argv) {
   add_corpus(tool, status);
   add_demo(tool, status);
   add_plan(tool, status);
+  add_probe(tool, status);
   add_info(tool, status);
   add_check(tool, status);
   add_bench(tool, status);

@@ -19,12 +19,16 @@ struct AttentionRequest {
   bool inference = false;
 };
 
-Explanation explained(const AttentionRequest& request, const PlanOptions& options) {
+AttentionDescription description_of(const AttentionRequest& request) {
   AttentionDescription d = request.description;
   d.dtype = request.common.dtype();
   d.training = !request.inference;
   if (!request.window.empty()) d.window_left = request.window.front(), d.window_right = request.window.back();
-  return AttentionPlan(d, request.sizes, request.common.description_of_device(), options).explain();
+  return d;
+}
+
+Explanation explained(const AttentionRequest& request, const PlanOptions& options) {
+  return AttentionPlan(description_of(request), request.sizes, request.common.description_of_device(), options).explain();
 }
 
 std::string title(const AttentionRequest& request) {
@@ -63,6 +67,7 @@ void add_plan_attention(CLI::App& plan, int& status) {
       ->expected(1, 2)
       ->check(whole(-1, "--window 1024", most_size));
   app.add_flag("--inference", request->inference, "Forward alone");
+  request->common.may_measure();
   app.footer(
       "everglow plan attention --batch 4 --queries 4096 --keys 4096 --heads 16 --head-dim 128 --causal --dtype bf16 --device h200");
   app.callback([request, &status] {
@@ -70,7 +75,11 @@ void add_plan_attention(CLI::App& plan, int& status) {
     print_plan(request->common, {.title = [request] { return title(*request); },
                                  .explain = [request](const PlanOptions& options) { return explained(*request, options); },
                                  .unit = "sequences",
-                                 .useful = [request] { return static_cast<double>(request->sizes.batch); }});
+                                 .useful = [request] { return static_cast<double>(request->sizes.batch); },
+                                 .runs =
+                                     [request](OperandMemory& memory, const PlanOptions& options) {
+                                       return attention_runs(memory, description_of(*request), request->sizes, options);
+                                     }});
     status = 0;
   });
 }

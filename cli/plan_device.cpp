@@ -1,5 +1,6 @@
 // The device of a plan: by name, or with the user's own figures from a file of JSON.
 #include "cli/plan_request.hpp"
+#include "cli/probe.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -109,6 +110,7 @@ DeviceDescription from_file(const std::string& file) {
 
 DeviceDescription read_device(const std::string& name) {
   if (name.ends_with(".json")) return from_file(name);
+  if (name == "cpu") return described_cpu();
   return DeviceDescription::named(name);
 }
 

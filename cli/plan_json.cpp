@@ -96,9 +96,14 @@ Json explanation_json(const Explanation& e) {
   out["layer"] = e.layer;
   out["device"] = e.device;
   out["dtype"] = e.dtype;
+  out["figures"] = e.figures;
   out["kernel"] = e.kernel.empty() ? Json(nullptr) : Json(e.kernel);
   out["time_us"] = e.time_us;
   out["floor_us"] = e.floor_us;
+  if (!e.passes.empty())
+    out["passes"] = list(e.passes, [](const ExplanationPass& pass) {
+      return Json{{"name", pass.name}, {"time_us", pass.time_us}};
+    });
   out["alignment_needed"] = e.alignment_needed;
   out["rows"] = list(e.rows, [](const ExplanationRow& row) {
     return Json{{"name", row.name}, {"taken", row.taken}, {"reason", row.reason}};

@@ -27,14 +27,18 @@ Activation activation_of(const std::string& name) {
   return Activation::none;
 }
 
-Explanation explained(const LinearRequest& request, const PlanOptions& options) {
+LinearDescription description_of(const LinearRequest& request) {
   LinearDescription d = request.description;
   d.dtype = request.common.dtype();
   const bool rows_of_outputs = request.layout == "pytorch" || request.layout == "caffe";
   d.layout = rows_of_outputs ? LinearLayout::outputs_inputs : LinearLayout::inputs_outputs;
   d.activation = activation_of(request.activation);
   d.training = !request.inference;
-  return LinearPlan(d, request.sizes, request.common.description_of_device(), options).explain();
+  return d;
+}
+
+Explanation explained(const LinearRequest& request, const PlanOptions& options) {
+  return LinearPlan(description_of(request), request.sizes, request.common.description_of_device(), options).explain();
 }
 
 std::string title(const LinearRequest& request) {
@@ -61,13 +65,18 @@ void add_plan_linear(CLI::App& plan, int& status) {
       ->check(one_of({"none", "relu", "gelu_tanh", "gelu_erf", "silu"}));
   app.add_option("--tile", common.tile, "Explain and predict with this tile, MxN (default: the largest, and the best beside it)");
   app.add_flag("--inference", request->inference, "Forward alone");
+  request->common.may_measure();
   app.footer("everglow plan linear --batch 5120 --inputs 1024 --outputs 33708 --dtype f16 --device h200");
   app.callback([request, &status] {
     request->common.require_sizes();
     print_plan(request->common, {.title = [request] { return title(*request); },
                                  .explain = [request](const PlanOptions& options) { return explained(*request, options); },
                                  .unit = "rows",
-                                 .useful = [request] { return static_cast<double>(request->sizes.batch); }});
+                                 .useful = [request] { return static_cast<double>(request->sizes.batch); },
+                                 .runs =
+                                     [request](OperandMemory& memory, const PlanOptions& options) {
+                                       return linear_runs(memory, description_of(*request), request->sizes, options);
+                                     }});
     status = 0;
   });
 }

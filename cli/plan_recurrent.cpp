@@ -23,13 +23,17 @@ struct RecurrentRequest {
   bool inference = false;
 };
 
-Explanation explained(const RecurrentRequest& request, const PlanOptions& options) {
+RecurrentDescription description_of(const RecurrentRequest& request) {
   RecurrentDescription d = request.description;
   d.dtype = request.common.dtype();
   for (std::size_t i = 0; i < cells.size(); ++i)
     if (request.cell == cells[i]) d.cell = static_cast<Cell>(i);
   d.training = !request.inference;
-  return RecurrentPlan(d, request.sizes, request.common.description_of_device(), options).explain();
+  return d;
+}
+
+Explanation explained(const RecurrentRequest& request, const PlanOptions& options) {
+  return RecurrentPlan(description_of(request), request.sizes, request.common.description_of_device(), options).explain();
 }
 
 std::string title(const RecurrentRequest& request) {
@@ -66,13 +70,18 @@ void add_plan_recurrent(CLI::App& plan, int& status) {
   app.add_flag("--lengths", d.lengths, "Rows have lengths of their own");
   app.add_flag("--resets", d.resets, "States are reset inside sequences");
   app.add_flag("--inference", request->inference, "Forward alone");
+  request->common.may_measure();
   app.footer("everglow plan recurrent --cell lstm --steps 256 --batch 64 --inputs 1024 --hidden 1024 --dtype f16 --device v100-16");
   app.callback([request, &status] {
     request->common.require_sizes();
     print_plan(request->common, {.title = [request] { return title(*request); },
                                  .explain = [request](const PlanOptions& options) { return explained(*request, options); },
                                  .unit = "sequences",
-                                 .useful = [request] { return static_cast<double>(request->sizes.batch); }});
+                                 .useful = [request] { return static_cast<double>(request->sizes.batch); },
+                                 .runs =
+                                     [request](OperandMemory& memory, const PlanOptions& options) {
+                                       return recurrent_runs(memory, description_of(*request), request->sizes, options);
+                                     }});
     status = 0;
   });
 }

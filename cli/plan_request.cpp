@@ -3,6 +3,7 @@
 
 #include "cli/arguments.hpp"
 #include "cli/plan_json.hpp"
+#include "cli/plan_measure.hpp"
 #include "cli/plan_sweep.hpp"
 #include "cli/plan_table.hpp"
 
@@ -38,6 +39,11 @@ void PlanRequest::optional_size(const SizeOption& size, const std::string& help,
   sizes_.push_back(size);
 }
 
+void PlanRequest::may_measure() {
+  app_.add_flag("--measure", measure,
+                "Run the layer on this CPU too: predicted beside measured, by figures that are measured first");
+}
+
 /// A size that a sweep gives need not be given beside it.
 bool PlanRequest::swept(const std::string& name) const {
   return std::any_of(sweep.begin(), sweep.end(), [&](const std::string& text) { return text.starts_with(name + "="); });
@@ -46,6 +52,8 @@ bool PlanRequest::swept(const std::string& name) const {
 void PlanRequest::require_sizes() const {
   if (!html.empty() && sweep.empty())
     throw CLI::ValidationError("--html", "expected --sweep beside it; for example --sweep batch=1:4096:x2 --html sweep.html");
+  if (measure && device != "cpu")
+    throw CLI::ValidationError("--measure", fmt::format("expected --device cpu, the device at hand, got \"{}\"", device));
   for (const Required& required : required_)
     if (required.option->count() == 0 && !swept(required.option->get_name().substr(2)))
       throw CLI::ValidationError(required.option->get_name(), required.text);
@@ -96,7 +104,16 @@ std::pair<std::int64_t, std::int64_t> parse_tile(const std::string& text) {
   return {m, n};
 }
 
+namespace {
+
+std::vector<MeasuredPass> measured(const PlanAnswer& answer, const Explanation& explanation, const PlanOptions& options) {
+  return measure_passes(answer.runs(measured_cpu(), options), explanation);
+}
+
+}  // namespace
+
 void print_plan(const PlanRequest& request, const PlanAnswer& answer) {
+  if (request.measure) measured_cpu();
   if (!request.sweep.empty()) {
     PlanOptions options = request.options();
     options.advice = false;
@@ -104,7 +121,10 @@ void print_plan(const PlanRequest& request, const PlanAnswer& answer) {
     Sweep sweep = run_sweep(request, answer.title, answer.unit, [&] {
       const Explanation e = answer.explain(options);
       if (!e.gemms.empty()) ridge = e.gemms.front().ridge;
-      return point_of(e, answer.useful());
+      PlanPoint point = point_of(e, answer.useful());
+      if (request.measure)
+        for (const MeasuredPass& pass : measured(answer, e, options)) point.measured_us += pass.measured_us;
+      return point;
     });
     sweep.bandwidth_gbs = request.description_of_device().figures.bandwidth_gbs;
     sweep.peak_tflops = ridge * sweep.bandwidth_gbs / 1000;
@@ -112,12 +132,15 @@ void print_plan(const PlanRequest& request, const PlanAnswer& answer) {
     return;
   }
   const Explanation explanation = answer.explain(request.options());
+  std::vector<MeasuredPass> passes;
+  if (request.measure) passes = measured(answer, explanation, request.options());
   if (!request.json()) {
-    fmt::print("{}", explanation_text(answer.title(), explanation));
+    fmt::print("{}{}", explanation_text(answer.title(), explanation), request.measure ? measured_text(passes) : "");
     return;
   }
   Json out{{"schema_version", plan_schema_version}};
   out.update(explanation_json(explanation));
+  if (request.measure) out["measured"] = measured_json(passes);
   fmt::print("{}\n", out.dump(2));
 }
 

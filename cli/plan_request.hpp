@@ -1,6 +1,8 @@
 // What all kinds of `everglow plan` share: the options, the device, and the answer in the form that was asked for.
 #pragma once
 
+#include "cli/layer_runs.hpp"
+
 #include <everglow/everglow.hpp>
 
 #include <CLI/CLI.hpp>
@@ -35,6 +37,8 @@ class PlanRequest {
   void size(const SizeOption& option, const std::string& help, const std::string& example);
   /// One that has a default.
   void optional_size(const SizeOption& option, const std::string& help, const std::string& example);
+  /// Adds --measure.
+  void may_measure();
   /// Throws CLI::ValidationError for a size that was left out and that no sweep gives.
   void require_sizes() const;
 
@@ -48,6 +52,7 @@ class PlanRequest {
   /// "f16, on h200 (data sheet)".
   std::string setting_text() const;
 
+  bool measure = false;
   std::string device = "cpu", tile, html;
   std::vector<std::string> sweep;
 
@@ -77,6 +82,8 @@ struct PlanAnswer {
   std::function<Explanation(const PlanOptions&)> explain;
   std::string unit;                // "rows"
   std::function<double()> useful;  // how many of them a plan serves
+  /// The layer's passes, for --measure.
+  std::function<std::vector<PassRun>(OperandMemory&, const PlanOptions&)> runs;
 };
 /// Prints the plan as a table or as JSON; where --sweep asks for it, once for each of its sizes.
 void print_plan(const PlanRequest& request, const PlanAnswer& answer);

@@ -140,9 +140,12 @@ Sweep run_sweep(const PlanRequest& request, const std::function<std::string()>& 
 
 std::string sweep_text(const Sweep& sweep) {
   std::vector<std::vector<std::string>> rows(1, sweep.dimensions);
+  const bool measured = !sweep.points.empty() && sweep.points.front().measured_us > 0;
   for (const std::string& head : {std::string("time"), std::string("floor"), std::string("of it"), std::string("TFLOP/s"),
-                                  std::string("FLOP/B"), sweep.unit + "/s", std::string()})
+                                  std::string("FLOP/B"), sweep.unit + "/s"})
     rows[0].push_back(head);
+  if (measured) rows[0].insert(rows[0].end(), {"measured", "error"});
+  rows[0].emplace_back();
   for (std::size_t i = 0; i < sweep.points.size(); ++i) {
     const PlanPoint& p = sweep.points[i];
     std::vector<std::string>& row = rows.emplace_back();
@@ -153,6 +156,10 @@ std::string sweep_text(const Sweep& sweep) {
     row.push_back(fmt::format("{:.3g}", p.tflops()));
     row.push_back(fmt::format("{:.3g}", p.intensity()));
     row.push_back(fmt::format("{:.4g}", p.per_second));
+    if (measured) {
+      row.push_back(time_text(p.measured_us));
+      row.push_back(fmt::format("{:+.0f} %", 100 * (p.time_us / p.measured_us - 1)));
+    }
     row.emplace_back(i == sweep.knee ? "<- knee" : "");
   }
   return wrapped(sweep.title, 2) + "\n\n" + aligned_table(rows, 0) + "\nknee: the first size of at least 90 % of the best rate\n";
@@ -175,10 +182,15 @@ Json sweep_json(const Sweep& sweep, const PlanRequest& request) {
                       {"arithmetic_intensity", p.intensity()},
                       {"per_second", p.per_second},
                       {"knee", i == sweep.knee}});
+    if (p.measured_us > 0) points.back()["measured_us"] = p.measured_us, points.back()["error"] = p.time_us / p.measured_us - 1;
   }
-  return {
-      {"schema_version", plan_schema_version},       {"layer", request.layer()}, {"device", request.description_of_device().name},
-      {"dtype", std::string(name(request.dtype()))}, {"unit", sweep.unit},       {"sweep", points}};
+  return {{"schema_version", plan_schema_version},
+          {"layer", request.layer()},
+          {"device", request.description_of_device().name},
+          {"dtype", std::string(name(request.dtype()))},
+          {"figures", request.description_of_device().figures.source},
+          {"unit", sweep.unit},
+          {"sweep", points}};
 }
 
 void print_sweep(const Sweep& sweep, const PlanRequest& request) {

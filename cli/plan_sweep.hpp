@@ -14,9 +14,10 @@ namespace everglow::cli {
 struct PlanPoint {
   std::vector<std::int64_t> sizes;  // of the swept dimensions
   double time_us = 0, floor_us = 0;
-  double flops = 0;       // of the products
-  double bytes = 0;       // that they move, each operand once
-  double per_second = 0;  // rows, sequences or tokens
+  double measured_us = 0;  // all passes; 0: not measured
+  double flops = 0;        // of the products
+  double bytes = 0;        // that they move, each operand once
+  double per_second = 0;   // rows, sequences or tokens
   double tflops() const { return time_us > 0 ? flops / time_us / 1e6 : 0; }
   double intensity() const { return bytes > 0 ? flops / bytes : 0; }
 };

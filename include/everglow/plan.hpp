@@ -127,11 +127,18 @@ struct ExplanationAlgorithm {
   std::string formula{};    ///< of `bytes`
 };
 
+/// A call of the layer: forward, activation_gradient and weight_gradient of a linear layer, else forward and backward.
+struct ExplanationPass {
+  std::string name{};
+  double time_us = 0;
+};
+
 /// What plan.explain() returns. The JSON of `everglow plan` has the same names.
 struct Explanation {
   std::string layer{};
   std::string device{};
   std::string dtype{};
+  std::string figures{};               ///< where the device's numbers come from: "data sheet", "measured", "estimated" or a file
   std::string kernel{};                ///< the row that runs; empty: none accepts, and the prediction is a vendor library's
   std::vector<ExplanationRow> rows{};  ///< all rows in order
   std::vector<ExplanationGemm> gemms{};
@@ -139,6 +146,7 @@ struct Explanation {
   std::vector<ExplanationPeer> peers{};             ///< recurrent alone
   std::vector<ExplanationAlgorithm> algorithms{};   ///< attention alone
   std::vector<ExplanationAdvice> advice{};          ///< best first
+  std::vector<ExplanationPass> passes{};            ///< linear, recurrent and attention alone; their sum is time_us
   double time_us = 0;                               ///< predicted: all passes that the description asks for
   double floor_us = 0;                              ///< no implementation can be faster
   std::int64_t alignment_needed = 0;                ///< bytes that rows of operands must be multiples of for full speed; 0: any do

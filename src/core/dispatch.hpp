@@ -108,6 +108,7 @@ Explanation explain_choice(std::string_view layer, const Choice<Row>& choice, co
   out.layer = layer;
   out.device = query.device.name;
   out.dtype = name(dtype);
+  out.figures = query.device.figures.source;
   if (choice.row != nullptr) out.kernel = choice.row->name;
   out.rows = choice.rows;
   if (query.options.math == Math::tf32 && query.device.device.kind == DeviceKind::cpu)

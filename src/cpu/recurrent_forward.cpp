@@ -5,6 +5,7 @@
 #include "cpu/recurrent_layout.hpp"
 #include "cpu/recurrent_loop.hpp"
 #include "gemm/gemm.hpp"
+#include "plan/cpu.hpp"
 
 #include <algorithm>
 
@@ -67,11 +68,8 @@ void fill_bias(const ForwardScratch& to, const RecurrentShape& s, std::span<cons
   }
 }
 
-/// Products below this many rows are served from the packed matrix: a library would lay it out anew each time.
-constexpr std::int64_t packed_rows = 128;
-
 bool library_serves_inputs(const RecurrentQuery& q, const RecurrentShape& s) {
-  return !q.options.deterministic && has_onednn() && onednn_multiplies(s.dtype) && s.rows() >= packed_rows;
+  return !q.options.deterministic && has_onednn() && onednn_multiplies(s.dtype) && s.rows() >= plan::library_rows;
 }
 
 /// gates = x w_ihᵀ by our own micro-kernel: the same bits whatever the rows and threads.

@@ -1,15 +1,12 @@
 // The division of a time loop among threads.
 #include "cpu/recurrent_loop.hpp"
 
+#include "plan/cpu.hpp"
+
 #include <algorithm>
 
 namespace everglow::cpu {
 namespace {
-
-/// Rows that are worth a thread of their own: fewer, and the packed weights are read for too little arithmetic.
-constexpr std::int64_t rows_of_a_thread = 16;
-/// Operations below which a second thread costs more than it brings (about 10 us of one core).
-constexpr std::int64_t work_of_a_thread = 1'000'000;
 
 /// A part of the units, `slice` of `slices`, each a multiple of `grain` blocks; with a projection as large a share of its outputs.
 LoopPart slice_of(const RecurrentShape& s, std::int64_t slice, std::int64_t slices, std::int64_t grain) {
@@ -29,7 +26,7 @@ LoopPart slice_of(const RecurrentShape& s, std::int64_t slice, std::int64_t slic
 
 void add_direction(LoopSplit& split, const RecurrentShape& s, std::int64_t direction, int threads, std::int64_t grain) {
   const std::int64_t slices = (s.blocks() + grain - 1) / grain;
-  const bool by_rows = s.batch >= rows_of_a_thread * threads || slices <= 1;
+  const bool by_rows = s.batch >= plan::loop_rows_of_a_thread * threads || slices <= 1;
   const std::int64_t n = by_rows ? std::clamp<std::int64_t>(s.batch, 1, threads) : std::min<std::int64_t>(slices, threads);
   for (std::int64_t i = 0; i < n; ++i) {
     LoopPart part = by_rows ? slice_of(s, 0, 1, grain) : slice_of(s, i, n, grain);
@@ -45,7 +42,7 @@ void add_direction(LoopSplit& split, const RecurrentShape& s, std::int64_t direc
 
 int loop_threads(const RecurrentShape& s, int threads) {
   const std::int64_t work = 2 * s.slots * s.steps * s.batch * s.directions * s.hidden * s.hidden;
-  return static_cast<int>(std::clamp<std::int64_t>(work / work_of_a_thread, 1, threads));
+  return static_cast<int>(std::clamp<std::int64_t>(work / plan::loop_work_of_a_thread, 1, threads));
 }
 
 LoopSplit split_loop(const RecurrentShape& s, int threads, std::int64_t grain) {

@@ -4,18 +4,16 @@
 #include "core/parallel.hpp"
 #include "gemm/onednn.hpp"
 #include "gemm/packed.hpp"
+#include "plan/cpu.hpp"
 
 namespace everglow {
 namespace {
-
-/// Below this many multiply-adds a primitive's look-up and call cost as much as the product.
-constexpr double library_pays = 1 << 18;
 
 /// An instruction set that was lowered by the user holds for all arithmetic, so it keeps oneDNN, which picks its own, away. Inside
 /// a parallel region oneDNN would run on one thread with work cut for many.
 bool library_serves(const Gemm& p, const GemmContext& context) {
   if (!context.library || !has_onednn() || context.isa != best_isa() || omp_in_parallel() != 0) return false;
-  return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) >= library_pays && onednn_accepts(p);
+  return static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) >= plan::library_pays && onednn_accepts(p);
 }
 
 }  // namespace

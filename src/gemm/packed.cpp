@@ -5,6 +5,7 @@
 
 #include "core/parallel.hpp"
 #include "core/text.hpp"
+#include "plan/cpu.hpp"
 
 #include <array>
 #include <cstdlib>
@@ -13,15 +14,15 @@
 namespace everglow {
 namespace {
 
-constexpr std::int64_t block_k = 256;         // a panel of B of this depth is 32 KiB with AVX-512: it stays in L1
-constexpr std::int64_t block_rows = 32;       // row panels of a block of A: 448 rows, 448 KiB, in L2
-constexpr std::int64_t block_n = 1024;        // 1 MiB of packed B, in L2
-constexpr std::int64_t beside_n = 512;        // likewise where sums grow beside C: those of 448 rows are 896 KiB
-constexpr std::int64_t kept_a = 1 << 18;      // floats of A up to which it is packed once instead of once for each block_n
-constexpr std::int64_t finish_columns = 128;  // columns of C that are completed before `finish` sees them
-constexpr double grain = 1 << 18;             // multiply-adds that are worth a thread
-constexpr std::int64_t stack_rows = 64;       // rows of A that gemm_packed packs at a time
-constexpr std::int64_t stack_columns = 512;   // columns of packed B that they meet while those are in L2; whole panels
+constexpr std::int64_t block_k = 256;                 // a panel of B of this depth is 32 KiB with AVX-512: it stays in L1
+constexpr std::int64_t block_rows = 32;               // row panels of a block of A: 448 rows, 448 KiB, in L2
+constexpr std::int64_t block_n = 1024;                // 1 MiB of packed B, in L2
+constexpr std::int64_t beside_n = 512;                // likewise where sums grow beside C: those of 448 rows are 896 KiB
+constexpr std::int64_t kept_a = 1 << 18;              // floats of A up to which it is packed once instead of once for each block_n
+constexpr std::int64_t finish_columns = 128;          // columns of C that are completed before `finish` sees them
+constexpr double grain = 1 << 18;                     // multiply-adds that are worth a thread
+constexpr std::int64_t stack_rows = plan::step_rows;  // rows of A that gemm_packed packs at a time
+constexpr std::int64_t stack_columns = 512;           // columns of packed B that they meet while those are in L2; whole panels
 constexpr std::int64_t stack_a = stack_rows * block_k;  // 64 KiB, on the stack
 constexpr std::int64_t most_slack = 16;                 // of any instruction set
 

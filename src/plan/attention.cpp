@@ -4,6 +4,7 @@
 
 #include "core/text.hpp"
 #include "plan/advice.hpp"
+#include "plan/attention_shape.hpp"
 #include "plan/calibration.hpp"
 
 #include <algorithm>
@@ -16,34 +17,6 @@ namespace c = calibration;
 
 std::int64_t divided_up(std::int64_t a, std::int64_t b) { return b > 0 ? (a + b - 1) / b : 0; }
 double real(std::int64_t value) { return static_cast<double>(value); }
-
-/// Sizes with the defaults filled in.
-struct Shape {
-  double B, Sq, Sk, Hq, Hk, D, Dv, element;
-  double scores;  // of one head that no mask hides
-};
-
-Shape shape_of(const AttentionDescription& d, const AttentionSizes& s, std::int64_t element) {
-  const double Sq = real(s.queries), Sk = real(s.keys);
-  double scores = Sq * Sk;
-  if (d.causal) {
-    // Bottom right: query i sees keys up to i + Sk - Sq; top left: up to i.
-    const double shift = d.alignment == CausalAlignment::bottom_right ? Sk - Sq : 0;
-    const double first = std::clamp(1 + shift, 0.0, Sk), last = std::clamp(Sq + shift, 0.0, Sk);
-    const double rising = std::clamp(last - first + 1, 0.0, Sq), full = std::clamp(Sq + shift - Sk, 0.0, Sq);
-    scores = std::min(rising * (first + last) / 2 + full * Sk, scores);
-  }
-  const double left = d.window_left >= 0 ? real(d.window_left) : Sk, right = d.causal              ? 0
-                                                                             : d.window_right >= 0 ? real(d.window_right)
-                                                                                                   : Sk;
-  if (d.window_left >= 0 || d.window_right >= 0) scores = std::min(scores, Sq * std::min(left + right + 1, Sk));
-  const std::int64_t kv_heads = d.kv_heads > 0 ? d.kv_heads : d.heads, value_dim = d.value_dim > 0 ? d.value_dim : d.head_dim;
-  return {real(s.batch), Sq, Sk, real(d.heads), real(kv_heads), real(d.head_dim), real(value_dim), real(element), scores};
-}
-
-double queries_bytes(const Shape& s) { return s.element * s.B * s.Hq * s.Sq * s.D; }
-double output_bytes(const Shape& s) { return s.element * s.B * s.Hq * s.Sq * s.Dv; }
-double keys_values_bytes(const Shape& s) { return s.element * s.B * s.Hk * s.Sk * (s.D + s.Dv); }
 
 const c::AttentionShare& share_of(double head_dim) {
   const auto* entry = std::begin(c::attention_shares);
@@ -184,26 +157,25 @@ ExplanationAlgorithm flash2(const AttentionDescription& d, const Shape& s, const
   return out;
 }
 
-/// Rows of a CPU: tiles of scores in a core's caches, FlashAttention-2's order.
-ExplanationAlgorithm on_cpu(const Shape& s, const Machine& machine, double flops) {
-  ExplanationAlgorithm out{.name = "flash2", .flops = flops};
-  constexpr Tile tile{64, 256};
-  set_tile(out, tile, s);
-  out.register_bytes = 0;
-  out.bytes = whole(queries_bytes(s) + output_bytes(s) + 4 * s.B * s.Hq * s.Sq + keys_values_bytes(s));
-  out.formula = "Q + O + LSE + K + V: scores stay in a core's caches";
-  const std::int64_t rows = divided_up(whole(s.Sq), tile.queries);
-  out.blocks = whole(s.B * s.Hq * real(rows));
-  out.waves = real(out.blocks) / machine.units;
-  const double balance = out.blocks > 0 && out.blocks < machine.units ? real(out.blocks) / machine.units : 1;
-  const double blocks = real(out.blocks) * c::cpu_attention_block_us / (machine.units * balance);
-  const double math = flops / (machine.rate * c::cpu_attention_share * balance), memory = real(out.bytes) / machine.copy;
-  out.time_us = flops > 0 ? machine.overhead_us + blocks + std::max(math, memory) : 0;
-  out.backward_time_us = flops > 0 ? machine.overhead_us + 2 * blocks + std::max(2.5 * math, 2.5 * memory) : 0;
-  return out;
-}
-
 }  // namespace
+
+Shape shape_of(const AttentionDescription& d, const AttentionSizes& s, std::int64_t element) {
+  const double Sq = real(s.queries), Sk = real(s.keys);
+  double scores = Sq * Sk;
+  if (d.causal) {
+    // Bottom right: query i sees keys up to i + Sk - Sq; top left: up to i.
+    const double shift = d.alignment == CausalAlignment::bottom_right ? Sk - Sq : 0;
+    const double first = std::clamp(1 + shift, 0.0, Sk), last = std::clamp(Sq + shift, 0.0, Sk);
+    const double rising = std::clamp(last - first + 1, 0.0, Sq), full = std::clamp(Sq + shift - Sk, 0.0, Sq);
+    scores = std::min(rising * (first + last) / 2 + full * Sk, scores);
+  }
+  const double left = d.window_left >= 0 ? real(d.window_left) : Sk, right = d.causal              ? 0
+                                                                             : d.window_right >= 0 ? real(d.window_right)
+                                                                                                   : Sk;
+  if (d.window_left >= 0 || d.window_right >= 0) scores = std::min(scores, Sq * std::min(left + right + 1, Sk));
+  const std::int64_t kv_heads = d.kv_heads > 0 ? d.kv_heads : d.heads, value_dim = d.value_dim > 0 ? d.value_dim : d.head_dim;
+  return {real(s.batch), Sq, Sk, real(d.heads), real(kv_heads), real(d.head_dim), real(value_dim), real(element), scores};
+}
 
 std::vector<ExplanationGemm> attention_gemms(const AttentionDescription& d, const AttentionSizes& s, const Machine& machine) {
   const std::int64_t Dv = d.value_dim > 0 ? d.value_dim : d.head_dim, D = d.head_dim, Sq = s.queries, Sk = s.keys;
@@ -246,7 +218,7 @@ std::vector<ExplanationAlgorithm> attention_algorithms(const AttentionDescriptio
                                                        const DeviceFigures& figures, const Machine& machine) {
   const Shape s = shape_of(d, sizes, machine.element);
   const double flops = attention_flops(d, sizes);
-  if (machine.cpu) return {standard(d, s, machine, flops), flash1(d, s, machine, flops), on_cpu(s, machine, flops)};
+  if (machine.cpu) return {standard(d, s, machine, flops), flash1(d, s, machine, flops), attention_on_cpu(d, s, machine, flops)};
   std::vector<ExplanationAlgorithm> out{standard(d, s, machine, flops), flash1(d, s, machine, flops),
                                         flash2(d, s, figures, machine, false)};
   if (machine.capability == 90 && machine.tensor && d.head_dim <= 256) out.push_back(flash2(d, s, figures, machine, true));
@@ -274,6 +246,9 @@ void explain_attention(const AttentionDescription& d, const AttentionSizes& size
     const ExplanationAlgorithm& one = running(all, out.kernel, d.training);
     return one.time_us + (d.training ? one.backward_time_us : 0);
   };
+  const ExplanationAlgorithm& one = running(out.algorithms, out.kernel, d.training);
+  out.passes.push_back({"forward", one.time_us});
+  if (d.training) out.passes.push_back({"backward", one.backward_time_us});
   out.time_us = time_of_sizes(d, sizes);
   const Shape s = shape_of(d, sizes, machine.element);
   const double bytes = queries_bytes(s) + output_bytes(s) + keys_values_bytes(s), flops = attention_flops(d, sizes);

@@ -29,8 +29,10 @@ inline constexpr double cuda_core_share = 0.85;  // assumed: f32 and f64 product
 inline constexpr double bandwidth_share = 0.88;  // H200: a copy moves 4.25 of 4.8 TB/s
 
 inline constexpr double reference_flops_a_clock = 0.4;  // bench/results: 1/353 of oneDNN on two AVX-512 cores
+inline constexpr double reference_unit_products = 16;   // assumed: a hidden unit or a score of it, in multiply-adds
 inline constexpr double cpu_call_us = 0.3;              // two virtual cores: an empty run of a plan
 inline constexpr double cpu_fork_us = 5.0;              // the same: waking OpenMP's threads and meeting at the end
+inline constexpr double cpu_library_call_us = 3.0;      // the same: oneDNN's look-up and call
 inline constexpr double launch_us = 3.0;  // H200 table: what is left of 4096 x 1024 x 4096 and 16 x 4096 x 14336 beside the model
 
 /// Rows of operands that are no multiples of 16 bytes: the library takes kernels without bulk copies. Of the aligned rate.
@@ -66,8 +68,10 @@ inline constexpr std::int64_t register_weights_before_sm80 = 64 << 10;  // loads
 inline constexpr std::int64_t sms_together = 16;  // a grid in clusters of 16 or in equal groups leaves the rest: 128 of 132
 inline constexpr std::int64_t hidden_step = 64;   // the largest hidden size is given in multiples of this
 
-/// cuDNN's standard algorithm: what a step costs beside its product (H200, bf16: 12 to 17 us a step whatever the size).
-inline constexpr double standard_step_us = 7.0;
+/// cuDNN's standard algorithm on an H200: the host launches a step in 12.2 to 12.8 us whatever the hidden size from 256 on, and one
+/// on the way back in 12.6 to 15.9; where the device takes longer, its time counts, the gates' kernel beside the product.
+inline constexpr double standard_step_us = 12.2, standard_backward_us = 14.0;
+inline constexpr double standard_gates_us = 1.3;  // H200, LSTM 2048, B 16: what is left of 12.8 beside 11.0 and the inputs' 0.8
 /// cuDNN's persistent kernels (H200, f16, LSTM): 1.25, 1.21, 1.84 us a step at hidden 256, 512, 1024 and B <= 16; 6.7 to 8.3 at 64.
 inline constexpr double persist_us = 0.9, persist_us_per_unit = 1.0e-3, persist_us_per_row = 0.11;
 inline constexpr std::int64_t persist_rows = 16;  // rows that cost nothing more
@@ -90,15 +94,27 @@ inline constexpr double flash2_backward = 0.85;  // 279/303, 299/336, 255/321 on
 inline constexpr double attention_small = 0.4;   // assumed, below sm_80 and without tensor cores, of the rate
 inline constexpr double half_block = 0.5;        // of one key block: prologue and epilogue of a block of queries
 inline constexpr double causal_overhead = 0.08;  // H200, FlashAttention-3: 619 of 650 causal, blocks on the diagonal counted whole
-inline constexpr double cpu_attention_share = 0.85;     // bench/results: 125 beside 141 GFLOP/s of products in the same run
-inline constexpr double cpu_attention_block_us = 3;     // bench/results: 64 x 4 heads of 32 queries and keys, beside that rate
 inline constexpr std::int64_t splitting_pays_keys = 4;  // key blocks up to which keys are not split (FlashAttention-3)
 inline constexpr double full_enough = 0.8;              // share of the SMs from which keys are not split (the same)
 inline constexpr double near_best_split = 0.85;         // the smallest count within this share of the best efficiency (the same)
 inline constexpr std::int64_t most_key_splits = 128;    // the same
 
-inline constexpr double cpu_l2_share = 0.5;      // of each core's L2 for weights: LSTM 512 in bf16 on two cores of 2 MiB
-inline constexpr double cpu_hand_off_us = 0.14;  // a flag from core to core and back
-inline constexpr double cpu_gate_ns = 0.6;       // assumed: one gate of one row on AVX-512, activation and state
+// A CPU whose costs nobody measured (`everglow probe` does): clocks of one vector, by what a probe of two AVX-512 cores found.
+inline constexpr double cpu_l2_share = 0.5;          // of each core's L2 for weights: LSTM 512 in bf16 on two cores of 2 MiB
+inline constexpr double cpu_hand_off_us = 0.14;      // a flag from core to core and back
+inline constexpr double cpu_attention_share = 0.85;  // bench/results: 125 beside 141 GFLOP/s of products in the same run
+inline constexpr double cell_units = 16;             // hidden units of a block of src/cpu/isa/recurrent_cells.hpp
+inline constexpr double stored_unit_clocks = 0.3;    // assumed: h of 16 bits, rounded and read again, of an exponential
+inline constexpr double layout_clocks = 2;           // an operand's vector: packed, converted or stored
+inline constexpr double turn_clocks = 6;             // likewise where it is transposed
+inline constexpr double exponential_clocks = 14;     // of a softmax
+inline constexpr double score_clocks = 16, score_backward_clocks = 24;  // a vector of scores, forward and backward
+inline constexpr double move_clocks = 4;                                // rows of q, k, v and o
+inline constexpr double block_us = 0.3;                                 // a block of queries
+/// A vector of hidden units: lstm, gru, gru_reset_before, tanh.
+struct CellClocks {
+  double forward, backward;
+};
+inline constexpr CellClocks cell_clocks[] = {{90, 60}, {70, 60}, {70, 60}, {30, 12}};
 
 }  // namespace everglow::plan::calibration

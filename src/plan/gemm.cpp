@@ -2,6 +2,7 @@
 #include "plan/gemm.hpp"
 
 #include "plan/calibration.hpp"
+#include "plan/cpu.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -49,25 +50,16 @@ double alignment_share(const Machine& machine, std::int64_t bytes) {
   return bytes < 4 ? calibration::misaligned_2_bytes : calibration::misaligned_share;
 }
 
-double memory_us(const Machine& machine, double bytes) {
-  if (machine.cpu && bytes <= real(machine.cache)) return bytes / machine.cache_bandwidth;
-  if (machine.cpu && bytes <= real(machine.last_cache)) return bytes / machine.last_bandwidth;
-  return bytes / machine.copy;
-}
-
 double time_with(const Machine& machine, const Product& p, const ExplanationTile& tile, std::int64_t split) {
+  if (machine.cpu) return cpu_product_us(machine, p);
   const double busiest = std::ceil(real(tiles_of(p, tile)) * real(split) / machine.units);
-  // A micro-kernel makes rows of n as evenly as they come: only columns of m are filled up.
-  const double area = machine.cpu ? real(tile.m) * real(p.n) / real(divided_up(p.n, tile.n)) : real(tile.m) * real(tile.n);
   // A short part of k costs as much as the least one, so that a longer k never makes a split pay that did not.
   const std::int64_t depth = split > 1 ? std::max(divided_up(p.k, split), calibration::least_split_k) : p.k;
-  const double each = 2 * area * real(depth);
-  const double share = (machine.cpu ? 1 : area_efficiency(tile)) * alignment_share(machine, p.alignment);
+  const double each = 2 * real(tile.m) * real(tile.n) * real(depth);
+  const double share = area_efficiency(tile) * alignment_share(machine, p.alignment);
   const double math = busiest * each * machine.units / (machine.rate * share);
   const double parts = split > 1 ? 2 * 4 * real(split) * real(p.m) * real(p.n) : 0;  // f32, written and read once
-  const double memory = memory_us(machine, bytes_of(p, machine.element));
-  // A core packs its operands before it multiplies them; an SM's copies run beside its products.
-  if (machine.cpu) return machine.overhead_us + math + memory;
+  const double memory = bytes_of(p, machine.element) / machine.copy;
   return machine.overhead_us + std::max(math, memory) + parts / machine.copy;
 }
 
@@ -77,6 +69,7 @@ Machine machine_of(const DeviceFigures& figures, const Setting& setting) {
   Machine out;
   out.cpu = figures.capability == 0;
   out.element = static_cast<std::int64_t>(size_of(setting.dtype));
+  if (setting.dtype == DType::f16) out.half = DType::f16;
   out.tensor = uses_tensor_cores(figures, setting);
   out.capability = figures.capability;
   out.fixed = setting.tile;
@@ -95,14 +88,19 @@ Machine machine_of(const DeviceFigures& figures, const Setting& setting) {
   const int cores = std::max(figures.units, 1);
   out.units = std::max(setting.threads, 1);
   const double share = std::min(1.0, static_cast<double>(out.units) / cores);
-  out.peak = tflops * 1e6 * share;
+  const CpuFigures& core = figures.cpu;
+  // One core alone runs faster than its share of all of them.
+  const std::size_t dtype = std::min<std::size_t>(static_cast<std::size_t>(setting.dtype), 2);
+  out.peak =
+      1e6 * std::min(tflops, out.units * std::max(tflops / cores, setting.dtype == DType::f64 ? 0 : core.core_tflops[dtype]));
   out.rate = setting.reference ? figures.clock_ghz * 1e3 * calibration::reference_flops_a_clock : out.peak * figures.achieved_math;
-  out.bandwidth = std::max(figures.bandwidth_gbs, 1e-3) * 1e3 * share;
+  const double memory = core.core_bandwidth_gbs > 0 ? std::min(figures.bandwidth_gbs, out.units * core.core_bandwidth_gbs)
+                                                    : figures.bandwidth_gbs * share;
+  out.bandwidth = std::max(memory, 1e-3) * 1e3;
   out.copy = out.bandwidth * figures.achieved_bandwidth;
   const int running = std::min(out.units, cores);
   out.cache = figures.l2.bytes * running, out.cache_bandwidth = std::max(figures.l2.gbs, 1e-3) * 1e3 * running;
   out.last_cache = figures.l3.bytes, out.last_bandwidth = std::max(figures.l3.gbs, 1e-3) * 1e3 * running;
-  out.overhead_us = out.units > 1 ? calibration::cpu_fork_us : calibration::cpu_call_us;
   out.tiles = setting.lanes == 4   ? std::span<const ExplanationTile>(portable_tiles)
               : setting.lanes == 8 ? std::span<const ExplanationTile>(avx2_tiles)
                                    : std::span<const ExplanationTile>(avx512_tiles);
@@ -170,10 +168,14 @@ ExplanationOperand operand(std::string_view role, std::string_view tensor, std::
   return {std::string(role), std::string(tensor), bytes, alignment_of(bytes)};
 }
 
+Pass pass_of(std::string_view name) {
+  return name == "forward" ? Pass::forward : name == "activation_gradient" ? Pass::activation_gradient : Pass::weight_gradient;
+}
+
 void explain_product(const Machine& machine, ExplanationGemm& gemm) {
   std::int64_t alignment = 128;
   for (const auto& o : gemm.operands) alignment = std::min(alignment, o.alignment_bytes);
-  const Product p{gemm.m, gemm.n, gemm.k, alignment};
+  const Product p{gemm.m, gemm.n, gemm.k, alignment, pass_of(gemm.pass)};
   gemm.alignment_bytes = alignment;
   gemm.arithmetic_intensity = intensity_of(p, machine.element);
   gemm.ridge = ridge_of(machine);

@@ -1,12 +1,18 @@
 // Roofline, tile and wave model of one matrix product in the column-major view. Pure functions of sizes and figures.
 #pragma once
 
+#include <everglow/device.hpp>
 #include <everglow/plan.hpp>
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace everglow::plan {
+
+/// What a product is for; its index in the costs of a CPU.
+enum class Pass : std::uint8_t { forward, activation_gradient, weight_gradient };
 
 /// What a device does with operands of one dtype.
 struct Machine {
@@ -18,6 +24,7 @@ struct Machine {
   double copy = 1;         // bytes/us that a copy reaches
   double overhead_us = 0;  // of one product
   std::int64_t element = 4;
+  DType half = DType::bf16;    // which of 16 bits, where element is 2
   std::int64_t alignment = 0;  // bytes that rows must be multiples of; 0: no rule
   bool tensor = false;         // tensor cores
   bool advice = true;          // explanations look for sizes that pay
@@ -28,15 +35,23 @@ struct Machine {
   double cache_bandwidth = 0;
   std::int64_t last_cache = 0;
   double last_bandwidth = 0;
+  // CPU: costs by these threads, of each pass: of the row's products, of those too small for a library, of those whose A is f32
+  // beside a B of the dtype, and of f32 alone.
+  std::array<ProductCosts, 3> costs{}, small{}, mixed{}, single{};
+  bool library = false;  // CPU: oneDNN serves large products of the dtype
+  double speedup = 1;    // CPU: of these threads beside one
+  CpuFigures core{};
 };
 
 struct Setting {
   DType dtype = DType::f32;
   Math math = Math::ieee;
-  int threads = 1;         // CPU
-  bool reference = false;  // CPU: plain loops with double accumulation on one thread
-  int lanes = 0;           // CPU: f32 in a vector of the row's instruction set; 0: the widest
-  ExplanationTile tile{};  // m = 0: none fixed
+  int threads = 1;           // CPU
+  bool reference = false;    // CPU: plain loops with double accumulation on one thread
+  bool library = false;      // CPU: oneDNN may serve products of the dtype
+  bool library_f32 = false;  // CPU: and of f32
+  int lanes = 0;             // CPU: f32 in a vector of the row's instruction set; 0: the widest
+  ExplanationTile tile{};    // m = 0: none fixed
 };
 Machine machine_of(const DeviceFigures& figures, const Setting& setting);
 
@@ -46,6 +61,7 @@ std::int64_t whole(double value);
 struct Product {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t alignment = 128;  // bytes, of the worst operand
+  Pass pass = Pass::forward;
 };
 
 double flops_of(const Product& product);
@@ -72,6 +88,8 @@ double floor_us(const Machine& machine, const Product& product);
 /// Bytes from row to row as an alignment: the largest power of two that divides them, at most 128.
 std::int64_t alignment_of(std::int64_t bytes);
 
+/// "forward", "activation_gradient", "weight_gradient".
+Pass pass_of(std::string_view name);
 /// Fills sizes, tiles, times and alignment of a product whose names, operands and m, n, k stand.
 void explain_product(const Machine& machine, ExplanationGemm& gemm);
 ExplanationOperand operand(std::string_view role, std::string_view tensor, std::int64_t columns, const Machine& machine);

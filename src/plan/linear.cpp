@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "plan/advice.hpp"
+#include "plan/cpu.hpp"
 
 #include <algorithm>
 #include <iomanip>
@@ -35,6 +36,22 @@ const Operands& operands_of(const LinearDescription& d, int pass) {
   return d.layout == LinearLayout::outputs_inputs ? outputs_inputs[pass] : inputs_outputs[pass];
 }
 
+struct ActivationTimes {
+  double forward = 0, backward = 0;
+  double sum() const { return forward + backward; }
+};
+
+/// What an activation adds on a CPU: forward while y is in cache, on the way back with a product of dy in memory. A GPU's stands
+/// in the epilogues.
+ActivationTimes activation_us(const LinearDescription& d, std::int64_t batch, const Machine& machine) {
+  if (!machine.cpu || d.activation == Activation::none) return {};
+  const double elements = static_cast<double>(batch) * static_cast<double>(d.outputs);
+  const double work = d.activation == Activation::relu ? 0 : elements * machine.core.exponential_ns / 1000 / machine.speedup;
+  const double bytes = elements * static_cast<double>(machine.element);
+  const double kept = d.training ? cpu_stream_us(machine, bytes) : 0;  // z, which backward reads
+  return {work + kept, d.training ? machine.overhead_us + work + cpu_stream_us(machine, 3 * bytes) : 0};
+}
+
 /// Time of all products; what linear_gemms says, without its words.
 double time_at(const LinearDescription& d, std::int64_t batch, const Machine& machine, const LinearStrides& strides) {
   const std::int64_t in = std::max(d.inputs, strides.inputs) * machine.element;
@@ -44,10 +61,11 @@ double time_at(const LinearDescription& d, std::int64_t batch, const Machine& ma
     const Operands& o = operands_of(d, pass);
     const auto bytes = [&](bool of_outputs) { return alignment_of(of_outputs ? out : in); };
     Product p = sizes_of(d, batch, pass);
+    p.pass = static_cast<Pass>(pass);
     p.alignment = std::min({bytes(o.a_of_outputs), bytes(o.b_of_outputs), bytes(o.c_of_outputs)});
     sum += predict(machine, p).time_us;
   }
-  return sum;
+  return sum + activation_us(d, batch, machine).sum();
 }
 
 /// "x, dx and weight": the tensors whose rows have this many elements.
@@ -141,7 +159,13 @@ std::vector<ExplanationAdvice> linear_advice(const LinearDescription& d, std::in
 void explain_linear(const LinearDescription& d, std::int64_t batch, const Machine& machine, Explanation& out) {
   out.gemms = linear_gemms(d, batch, machine);
   if (machine.advice) out.advice = linear_advice(d, batch, machine);
-  out.time_us = time_of(out.gemms);
+  const ActivationTimes activation = activation_us(d, batch, machine);
+  for (const ExplanationGemm& gemm : out.gemms) {
+    // The gradient of the activation is made before both products: it stands with the first.
+    const double more = gemm.pass == passes[0] ? activation.forward : gemm.pass == passes[1] ? activation.backward : 0;
+    out.passes.push_back({gemm.pass, gemm.time_us + more});
+  }
+  out.time_us = time_of(out.gemms) + activation.sum();
   out.floor_us = floor_of(out.gemms);
 }
 

@@ -5,6 +5,8 @@
 #include "core/text.hpp"
 #include "plan/advice.hpp"
 #include "plan/calibration.hpp"
+#include "plan/cpu.hpp"
+#include "plan/recurrent_cpu.hpp"
 
 #include <algorithm>
 
@@ -30,7 +32,11 @@ struct Kind {
 class Products {
  public:
   Products(const RecurrentDescription& d, const RecurrentSizes& sizes, const Machine& machine)
-      : d_(d), sizes_(sizes), machine_(machine) {}
+      : d_(d), sizes_(sizes), machine_(machine), mixed_(machine), single_(machine) {
+    mixed_.costs = mixed_.small = machine.mixed;
+    single_.costs = single_.small = machine.single;
+    if (machine.cpu) loop_ = cpu_loop(d, sizes, machine);
+  }
 
   void layer(std::int64_t layer, std::int64_t direction) {
     layer_ = layer, direction_ = direction;
@@ -63,12 +69,34 @@ class Products {
     gemm.transpose_a = kind.transpose_a, gemm.transpose_b = kind.transpose_b;
     gemm.operands = {operand("a", kind.a.tensor, kind.a.columns, machine_), operand("b", kind.b.tensor, kind.b.columns, machine_),
                      operand("c", kind.c.tensor, kind.c.columns, machine_)};
-    explain_product(machine_, gemm);
+    explain_product(costs_of(gemm), gemm);
+    if (machine_.cpu) on_packed_weights(gemm);
+  }
+
+  /// On a CPU the gradients inside a layer are f32: those of the weights meet x or h, the others weights of the dtype.
+  const Machine& costs_of(const ExplanationGemm& gemm) const {
+    if (!machine_.cpu || gemm.pass == "forward") return machine_;
+    return gemm.pass == "weight_gradient" && gemm.name != "input" ? single_ : mixed_;
+  }
+
+  /// The products of a CPU's loop, and those over few inputs, read weights that were packed before them.
+  void on_packed_weights(ExplanationGemm& gemm) const {
+    const bool inputs = gemm.name == "input";
+    if (gemm.pass == "weight_gradient" || (inputs && (gemm.pass != "forward" || (machine_.library && gemm.n >= library_rows))))
+      return;
+    CpuLoop loop = loop_;
+    if (inputs) loop.by_rows = true, loop.threads = loop.team = machine_.units;
+    const double weights = real(inputs ? gemm.m : recurrent::gate_count(d_.cell) * d_.hidden) * real(gemm.k);
+    gemm.floor_us = flops_of({gemm.m, gemm.n, gemm.k}) / machine_.peak;
+    const LoopProduct product{real(gemm.n), real(gemm.m), real(gemm.k)};
+    if (gemm.time_us > 0) gemm.time_us = std::max(gemm.floor_us, cpu_loop_product_us(loop, machine_, weights, product));
   }
 
   const RecurrentDescription& d_;
   const RecurrentSizes& sizes_;
   const Machine& machine_;
+  Machine mixed_, single_;
+  CpuLoop loop_;
   std::int64_t layer_ = 0, direction_ = 0;
 };
 
@@ -91,12 +119,22 @@ struct Loop {
   double step_us = 0;  // where it stays on chip
 };
 struct Times {
-  double time_us = 0, floor_us = 0;
+  double forward_us = 0, backward_us = 0, floor_us = 0;
+  double time_us() const { return forward_us + backward_us; }
 };
+
+/// A CPU's layers beside their products over all steps; layers above the first are alike.
+void add_cpu_layers(Times& out, const RecurrentDescription& d, const RecurrentSizes& sizes, const Machine& machine) {
+  const std::int64_t above = d.directions() * recurrent::outputs_of(d);
+  const CpuPasses first = cpu_layer(d, sizes, d.inputs, machine), other = cpu_layer(d, sizes, above, machine);
+  out.forward_us += first.forward_us + real(d.layers - 1) * other.forward_us;
+  out.backward_us += first.backward_us + real(d.layers - 1) * other.backward_us;
+}
 
 Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescription& d, const RecurrentSizes& sizes,
                const Machine& machine, const Loop& loop) {
   Times out;
+  double steps_forward = 0, steps_backward = 0;
   const double T = real(sizes.steps), layers = real(d.layers), directions = real(d.directions());
   const bool gemms_of_two_layers = d.layers > 2 && gemms.back().layer == 1;
   for (const ExplanationGemm& gemm : gemms) {
@@ -107,21 +145,29 @@ Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescrip
     // A loop that keeps R on chip reads it once: only its arithmetic bounds it.
     const double math = 2 * real(gemm.m) * real(gemm.n) * real(gemm.k) / machine.peak;
     out.floor_us += count * (step ? math : gemm.floor_us);
-    if (!step || loop.of == LoopOf::standard) out.time_us += count * gemm.time_us;
+    const bool forward = gemm.pass == "forward";
+    double& sum = step ? forward ? steps_forward : steps_backward : forward ? out.forward_us : out.backward_us;
+    sum += count * gemm.time_us;
   }
   if (sizes.batch == 0 || d.hidden == 0) return out;  // no step runs
-  const double passes = 1 + (d.training ? c::backward_step : 0);
-  if (loop.of == LoopOf::standard) {
-    out.time_us += T * layers * directions * c::standard_step_us * (d.training ? 2 : 1);
+  const auto add = [&](double step, double backward) {
+    out.forward_us += T * layers * step;
+    if (d.training) out.backward_us += T * layers * step * backward;
+  };
+  if (loop.of == LoopOf::cpu) {
+    add_cpu_layers(out, d, sizes, machine);
+  } else if (loop.of == LoopOf::standard) {
+    const double all = T * layers * directions;
+    out.forward_us += std::max(all * c::standard_step_us, steps_forward + all * c::standard_gates_us);
+    if (d.training) out.backward_us += std::max(all * c::standard_backward_us, steps_backward + all * c::standard_gates_us);
   } else if (loop.of == LoopOf::cudnn_persistent) {
     const double rows = real(std::max<std::int64_t>(sizes.batch - c::persist_rows, 0));
     const double products = 2 * real(recurrent::gate_count(d.cell)) * real(d.hidden) * real(d.hidden) * real(sizes.batch);
-    const double step = std::max(c::persist_us + c::persist_us_per_unit * real(d.hidden) + c::persist_us_per_row * rows,
-                                 products / machine.rate);
-    out.time_us += T * layers * directions * step * passes;
+    const double step =
+        std::max(c::persist_us + c::persist_us_per_unit * real(d.hidden) + c::persist_us_per_row * rows, products / machine.rate);
+    add(directions * step, c::backward_step);
   } else {
-    // Both directions of a resident loop run side by side on halves of a GPU; on a CPU one after the other.
-    out.time_us += T * layers * (loop.of == LoopOf::cpu ? directions : 1) * loop.step_us * passes;
+    add(loop.step_us, c::backward_step);  // both directions run side by side on halves of a GPU
   }
   return out;
 }
@@ -130,11 +176,10 @@ Times times_of(const std::vector<ExplanationGemm>& gemms, const RecurrentDescrip
 double time_at(const RecurrentDescription& d, const RecurrentSizes& sizes, const DeviceFigures& figures, const Machine& machine,
                std::string_view kernel) {
   const LoopOf loop = loop_of(d, sizes, figures, kernel);
-  const bool on_chip = loop == LoopOf::cpu || loop == LoopOf::resident;
-  const double step = on_chip ? residency_of(d, sizes.batch, figures, machine).step_us : 0;
+  const double step = loop == LoopOf::resident ? residency_of(d, sizes, figures, machine).step_us : 0;
   RecurrentDescription two = d;
   two.layers = std::min<std::int64_t>(d.layers, 2);
-  return times_of(recurrent_gemms(two, sizes, machine), d, sizes, machine, {loop, step}).time_us;
+  return times_of(recurrent_gemms(two, sizes, machine), d, sizes, machine, {loop, step}).time_us();
 }
 
 /// Larger sizes whose rows are aligned, and multiples of 32 ... 128 that persistent kernels ask for.
@@ -214,11 +259,13 @@ std::vector<ExplanationAdvice> advice_of(const RecurrentDescription& d, const Re
 void explain_recurrent(const RecurrentDescription& d, const RecurrentSizes& sizes, const DeviceFigures& figures,
                        const Machine& machine, Explanation& out) {
   out.gemms = recurrent_gemms(d, sizes, machine);
-  out.residency = residency_of(d, sizes.batch, figures, machine);
+  out.residency = residency_of(d, sizes, figures, machine);
   out.peers = recurrent_peers(d, sizes, figures);
   const LoopOf loop = loop_of(d, sizes, figures, out.kernel);
   const Times times = times_of(out.gemms, d, sizes, machine, {loop, out.residency->step_us});
-  out.time_us = times.time_us;
+  out.time_us = times.time_us();
+  out.passes.push_back({"forward", times.forward_us});
+  if (d.training) out.passes.push_back({"backward", times.backward_us});
   out.floor_us = times.floor_us;
   if (machine.advice) out.advice = advice_of(d, sizes, figures, machine, out);
 }

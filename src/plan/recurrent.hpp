@@ -14,8 +14,8 @@ std::vector<ExplanationGemm> recurrent_gemms(const RecurrentDescription& descrip
                                              const Machine& machine);
 
 /// Where R of one layer and direction stays, in how many groups, and the cost of a forward step.
-ExplanationResidency residency_of(const RecurrentDescription& description, std::int64_t batch, const DeviceFigures& figures,
-                                  const Machine& machine);
+ExplanationResidency residency_of(const RecurrentDescription& description, const RecurrentSizes& sizes,
+                                  const DeviceFigures& figures, const Machine& machine);
 
 /// Whether some partition holds R, whatever the batch.
 bool fits_on_chip(const RecurrentDescription& description, const DeviceFigures& figures, std::int64_t element);

@@ -4,6 +4,7 @@
 #include "core/recurrent.hpp"
 #include "core/text.hpp"
 #include "plan/calibration.hpp"
+#include "plan/recurrent_cpu.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -133,7 +134,8 @@ ExplanationResidency on_gpu(const Loop& loop, bool projects, const DeviceFigures
   return out;
 }
 
-ExplanationResidency on_cpu(const Loop& loop, const DeviceFigures& f, const Machine& machine) {
+ExplanationResidency on_cpu(const RecurrentDescription& d, const RecurrentSizes& sizes, const Loop& loop, const DeviceFigures& f,
+                            const Machine& machine) {
   const double room = c::cpu_l2_share * real(f.l2.bytes) * machine.units;
   const auto matrix = [&](double hidden, double state) { return hidden * real(loop.rows_per_unit) * state * real(loop.element); };
   ExplanationResidency out;
@@ -144,16 +146,9 @@ ExplanationResidency on_cpu(const Loop& loop, const DeviceFigures& f, const Mach
   const double ratio = loop.hidden > 0 ? real(loop.state) / real(loop.hidden) : 1;
   out.largest_hidden =
       static_cast<std::int64_t>(std::sqrt(room / (real(loop.rows_per_unit * loop.element) * std::max(ratio, 1e-9))));
-  const double flops = 2 * real(loop.batch) * real(loop.hidden) * real(loop.rows_per_unit) * real(loop.state);
-  const double bandwidth = out.resident                                     ? machine.cache_bandwidth
-                           : real(loop.bytes()) <= real(machine.last_cache) ? machine.last_bandwidth
-                                                                            : machine.copy;
-  const double gates = real(loop.batch) * real(loop.hidden * loop.rows_per_unit);
-  out.hand_off_us = machine.units > 1 ? c::cpu_hand_off_us : 0;
-  out.broadcast_us = machine.units > 1 ? real(loop.batch) * real(loop.state * loop.element) / machine.last_bandwidth : 0;
-  out.arithmetic_us =
-      std::max(flops / machine.rate, real(loop.bytes()) / bandwidth) + gates * c::cpu_gate_ns / 1000 / machine.units;
-  out.step_us = out.hand_off_us + out.broadcast_us + out.arithmetic_us;
+  const CpuStep step = cpu_step(d, sizes, machine, false);
+  out.hand_off_us = step.hand_off_us, out.broadcast_us = step.broadcast_us, out.arithmetic_us = step.arithmetic_us;
+  out.step_us = step.us();
   return out;
 }
 
@@ -180,19 +175,20 @@ bool fits_on_chip(const RecurrentDescription& d, const DeviceFigures& figures, s
   return loop.hidden == 0;
 }
 
-ExplanationResidency residency_of(const RecurrentDescription& d, std::int64_t batch, const DeviceFigures& figures,
+ExplanationResidency residency_of(const RecurrentDescription& d, const RecurrentSizes& sizes, const DeviceFigures& figures,
                                   const Machine& machine) {
+  const std::int64_t batch = sizes.batch;
   const Loop loop = loop_of(d, batch, machine.element);
   ExplanationResidency out;
   if (machine.cpu) {
-    out = on_cpu(loop, figures, machine);
+    out = on_cpu(d, sizes, loop, figures, machine);
   } else {
     out = on_gpu(loop, d.projection > 0, figures, machine);
     if (!out.resident) {
       const Product step{recurrent::gate_count(d.cell) * d.hidden, batch, loop.state, alignment_of(loop.state * loop.element)};
       out.arithmetic_us = predict(machine, step).time_us;
       if (d.projection > 0) out.arithmetic_us += predict(machine, {d.projection, batch, d.hidden}).time_us;
-      out.hand_off_us = c::standard_step_us;
+      out.hand_off_us = std::max(c::standard_gates_us, c::standard_step_us - out.arithmetic_us);
       out.step_us = out.arithmetic_us + out.hand_off_us;
     }
   }

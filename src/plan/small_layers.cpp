@@ -12,6 +12,7 @@ void explain_stream(double bytes, const Machine& machine, Explanation& out) {
 
 void explain_loss(const LossDescription& d, std::int64_t rows, const Machine& machine, Explanation& out) {
   explain_linear({.inputs = d.inputs, .outputs = d.classes, .dtype = d.dtype, .training = d.training}, rows, machine, out);
+  out.passes.clear();  // all are made block by block in one call
   const auto renamed = [](const std::string& name) { return name == "y" ? "logits" : name == "dy" ? "dlogits" : name; };
   for (ExplanationGemm& gemm : out.gemms) {
     gemm.name = "classifier";

@@ -1,0 +1,112 @@
+// everglow probe: measures this CPU, keeps the figures for predictions, and shows them.
+#include "cli/probe.hpp"
+
+#include "bench/record.hpp"
+#include "cli/bar.hpp"
+#include "cli/commands.hpp"
+#include "cli/plan_json.hpp"
+#include "cli/plan_table.hpp"
+
+#include <fmt/format.h>
+
+namespace everglow::cli {
+
+Probe::Probe(OperandMemory& memory, int threads)
+    : threads_(threads), products_(memory, threads), layers_(memory), machine_(memory, threads) {}
+
+void Probe::lap() {
+  machine_.lap();
+  products_.lap();
+  layers_.lap();
+}
+
+ProbeResult Probe::result() const {
+  const DeviceDescription cpu(Device::cpu());
+  ProbeResult out{.cpu = bench::processor(), .isa = cpu.isa, .threads = threads_, .figures = cpu.figures, .levels = {}};
+  out.figures.source = "measured";
+  out.figures.units = threads_;
+  out.figures.achieved_bandwidth = 1;  // what a loop over memory reached
+  products_.put(out.figures);
+  layers_.put(out.figures);
+  machine_.put(out.figures);
+  out.levels = machine_.levels();
+  out.one_tflops = machine_.one_tflops();
+  return out;
+}
+
+ProbeResult probe_cpu(OperandMemory& memory, int threads) {
+  constexpr int laps = 2;
+  CountBar bar(stderr, "lap", laps);
+  bar.show(0, "measuring this CPU");
+  Probe probe(memory, threads);
+  for (int lap = 0; lap < laps; ++lap) {
+    bar.show(lap, "measuring this CPU");
+    probe.lap();
+  }
+  return probe.result();
+}
+
+namespace {
+
+Json probe_json(const ProbeResult& r) {
+  Json figures, levels = Json::array();
+  for (const auto& [name, value] : named_figures(r.figures)) figures[name] = value;
+  for (const auto& level : r.levels)
+    levels.push_back({{"name", level.name}, {"bytes", level.bytes}, {"one_gbs", level.one_gbs}, {"all_gbs", level.all_gbs}});
+  return {{"schema_version", plan_schema_version},
+          {"probe", {{"cpu", r.cpu}, {"isa", r.isa}, {"threads", r.threads}, {"levels", levels}, {"figures", figures}}}};
+}
+
+std::string probe_text(const ProbeResult& r) {
+  const CpuFigures& cpu = r.figures.cpu;
+  const std::string threads = fmt::format("{} thread{}", r.threads, r.threads == 1 ? "" : "s");
+  std::string out = fmt::format("{}, {}, {}\n\n", r.cpu, r.isa, threads);
+  const auto gflops = [](double tflops) { return fmt::format("{:.0f} GFLOP/s", 1000 * tflops); };
+  const auto speed = [](double gbs) { return fmt::format("{:.1f} GB/s", gbs); };
+  std::vector<std::vector<std::string>> rows{{"", "1 thread", threads}};
+  rows.push_back({"f32 in registers", gflops(r.one_tflops), gflops(r.figures.f32_tflops)});
+  const char* names[] = {"f32 product", "f16 product", "bf16 product"};
+  for (std::size_t d = 0; d < 3; ++d) {
+    const ProductCosts& costs = cpu.library[d][0].multiply_ns > 0 ? cpu.library[d][0] : cpu.own[d][0];
+    const double all = costs.multiply_ns > 0 ? 2e-3 / costs.multiply_ns : 0;
+    rows.push_back({names[d], gflops(cpu.core_tflops[d]), gflops(std::max(all, cpu.core_tflops[d]))});
+  }
+  for (const auto& level : r.levels)
+    rows.push_back({fmt::format("read {} ({})", level.name, bytes_text(static_cast<double>(level.bytes))), speed(level.one_gbs),
+                    speed(level.all_gbs)});
+  out += aligned_table(rows);
+  if (r.threads > 1)
+    out += fmt::format("\na flag there and back {:.2f} us, waking the threads {:.1f} us\n", cpu.hand_off_us, cpu.fork_us);
+  const char* cells[] = {"lstm", "gru", "gru_reset_before", "tanh"};
+  out += fmt::format("\n1 thread, ns   exponential {:.2f}", cpu.exponential_ns);
+  for (std::size_t i = 0; i < std::size(cells); ++i)
+    out += fmt::format("{}{} {:.1f} and {:.1f} back", i == 0 ? "\nhidden unit    " : ", ", cells[i], cpu.cell_ns[i][0],
+                       cpu.cell_ns[i][1]);
+  return out + "\n";
+}
+
+}  // namespace
+
+void add_probe(CLI::App& tool, int& status) {
+  struct Arguments {
+    bool json = false, keep = true;
+  };
+  const auto a = std::make_shared<Arguments>();
+  CLI::App& app = *tool.add_subcommand("probe", "Measure this CPU in a second or two; `everglow plan` predicts from it");
+  app.footer("everglow probe");
+  app.add_flag("--json", a->json, "For programs: docs/plan.schema.json describes it");
+  app.add_flag("!--forget", a->keep, "Do not keep the figures for later plans");
+  app.callback([a, &status] {
+    OperandMemory memory;
+    const ProbeResult result = probe_cpu(memory, default_threads());
+    if (a->json)
+      fmt::print("{}\n", probe_json(result).dump(2));
+    else
+      fmt::print("{}", probe_text(result));
+    if (a->keep) write_probe(result);
+    if (a->keep && !a->json && !probe_file().empty()) fmt::print("\nkept in {}\n", probe_file().string());
+    status = 0;
+  });
+}
+
+}  // namespace everglow::cli
