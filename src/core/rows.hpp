@@ -81,10 +81,6 @@ struct AdamRow {
   void (*step)(const AdamQuery&, const AdamStep&, void* workspace, const Stream&) = nullptr;
 };
 
-/// The one row of a backend that is not part of this build.
-template <class Row, class AnyQuery>
-inline constexpr Row not_built_cuda{.name = "cuda", .accepts = [](const AnyQuery&) { return decline(cuda_not_built); }};
-
 /// For rows that serve f32 and the 16-bit types.
 inline Verdict accept_storage(DType dtype) {
   if (dtype == DType::f64) return decline("f64 is served by the reference alone");
