@@ -17,6 +17,7 @@ struct LinearRow {
   void (*forward)(const LinearQuery&, const LinearForward&, void* workspace, const Stream&) = nullptr;
   void (*backward)(const LinearQuery&, const LinearBackward&, void* workspace, const Stream&) = nullptr;
   void (*pack)(const LinearQuery&, const ConstTensorView& weight, void* packed, const Stream&) = nullptr;
+  void (*explain)(const LinearQuery&, Explanation&) = nullptr;  // adds what the row alone knows; null: nothing
 };
 
 using RecurrentQuery = Query<RecurrentDescription, RecurrentSizes>;

@@ -3,4 +3,10 @@
 
 #include "core/rows.hpp"
 
-namespace everglow::cuda {}  // namespace everglow::cuda
+namespace everglow::cuda {
+
+extern const LinearRow linear_cublaslt, linear;
+extern const SoftmaxRow softmax_online;
+extern const PointwiseRow pointwise;
+
+}  // namespace everglow::cuda

@@ -2,6 +2,7 @@
 #include "core/check.hpp"
 #include "core/runtime.hpp"
 #include "cuda/common/device.hpp"
+#include "gemm/cublaslt.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -186,6 +187,7 @@ const DeviceRuntime cuda_runtime{
     .record_event = cuda::record_event,
     .wait_event = cuda::wait_event,
     .figures = cuda::figures_of_card,
+    .libraries = [] { return std::vector<BackendStatus>{cublaslt::status()}; },
 };
 
 }  // namespace everglow
