@@ -53,31 +53,33 @@ Json list(const Items& items, const Convert& convert) {
 }  // namespace
 
 Json gemm_json(const ExplanationGemm& g) {
-  return {{"pass", g.pass},
-          {"name", g.name},
-          {"layer", g.layer},
-          {"direction", g.direction},
-          {"count", g.count},
-          {"m", g.m},
-          {"n", g.n},
-          {"k", g.k},
-          {"transpose_a", g.transpose_a},
-          {"transpose_b", g.transpose_b},
-          {"operands", list(g.operands, operand_json)},
-          {"alignment_bytes", g.alignment_bytes},
-          {"arithmetic_intensity", g.arithmetic_intensity},
-          {"ridge", g.ridge},
-          {"bound", g.bound},
-          {"tile", tile_text(g.tile)},
-          {"tiles", g.tiles},
-          {"tile_efficiency", g.tile_efficiency},
-          {"waves", g.waves},
-          {"wave_efficiency", g.wave_efficiency},
-          {"chosen_tile", tile_text(g.chosen_tile)},
-          {"split_k", g.split_k},
-          {"time_us", g.time_us},
-          {"floor_us", g.floor_us},
-          {"source", g.source}};
+  Json out{{"pass", g.pass},
+           {"name", g.name},
+           {"layer", g.layer},
+           {"direction", g.direction},
+           {"count", g.count},
+           {"m", g.m},
+           {"n", g.n},
+           {"k", g.k},
+           {"transpose_a", g.transpose_a},
+           {"transpose_b", g.transpose_b},
+           {"operands", list(g.operands, operand_json)},
+           {"alignment_bytes", g.alignment_bytes},
+           {"arithmetic_intensity", g.arithmetic_intensity},
+           {"ridge", g.ridge},
+           {"bound", g.bound},
+           {"tile", tile_text(g.tile)},
+           {"tiles", g.tiles},
+           {"tile_efficiency", g.tile_efficiency},
+           {"waves", g.waves},
+           {"wave_efficiency", g.wave_efficiency},
+           {"chosen_tile", tile_text(g.chosen_tile)},
+           {"split_k", g.split_k},
+           {"time_us", g.time_us},
+           {"floor_us", g.floor_us},
+           {"source", g.source}};
+  if (!g.algorithm.empty()) out["algorithm"] = g.algorithm;
+  return out;
 }
 
 Json advice_json(const ExplanationAdvice& a) {

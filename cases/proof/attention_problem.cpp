@@ -1,6 +1,8 @@
 // Makes and runs attention cases.
 #include "cases/proof/attention_problem.hpp"
 
+#include "cases/proof/placement.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -271,7 +273,7 @@ AttentionResults run_attention(const AttentionDescription& d, const AttentionSiz
   RunTensors t(d, s, in, run.steps_first);
   const AttentionPlan plan = run.plan != nullptr ? *run.plan : AttentionPlan(d, s, run.device, run.options);
   const Scratch first(plan.workspace_bytes()), second(plan.workspace_bytes());
-  plan.forward(t.common<AttentionForward>(d, in), {first.data(), first.bytes()});
+  forward_on(run.device.device, plan, t.common<AttentionForward>(d, in), first);
   AttentionResults out;
   out.o = t.queries.rows_out(t.o.values(), d.heads * columns), out.lse = t.queries.statistic_out(t.lse.values(), d.heads);
   out.guards_intact = t.o.memory.guards_intact() && t.lse.guards_intact() && first.guards_intact();
@@ -279,7 +281,7 @@ AttentionResults run_attention(const AttentionDescription& d, const AttentionSiz
   AttentionBackward b = t.common<AttentionBackward>(d, in);
   b.d_o = t.d_o.view(), b.dlse = t.dlse, b.dq = t.dq.view(), b.dk = t.dk.view(), b.dv = t.dv.view();
   if (d.bias) b.dbias = t.dbias.view();
-  plan.backward(b, {second.data(), second.bytes()});
+  backward_on(run.device.device, plan, b, second);
   for (const HostTensor* written : {&t.dq.memory, &t.dk.memory, &t.dv.memory})
     out.guards_intact = out.guards_intact && written->guards_intact();
   out.guards_intact = out.guards_intact && second.guards_intact();

@@ -1,4 +1,5 @@
 // Embedding beside the reference.
+#include "cases/proof/placement.hpp"
 #include "cases/proof/proof.hpp"
 
 #include <everglow/embedding.hpp>
@@ -38,14 +39,14 @@ class EmbeddingProof final : public Proof {
     const EmbeddingPlan embedding = plan(options);
     const Scratch scratch(embedding.workspace_bytes());
     HostTensor y(d_.dtype, {sizes_.indices, d_.width}, d_.width + 1);
-    embedding.forward({indices_, table_, y}, {scratch.data(), scratch.bytes()});
+    forward_on(device.device, embedding, EmbeddingForward{indices_, table_, y}, scratch);
     std::vector<Finding> out{finding("forward", "y", y.values(), rows_of_the_table(), std::vector<double>(dy_.values().size(), 0)),
                              untouched("forward", y.guards_intact() && scratch.guards_intact())};
     for (const bool accumulate : {false, true}) {
       HostTensor dtable(gradient_, {d_.vocabulary, d_.width}, d_.width + 4);
       if (accumulate) dtable.uniform(4, -1, 1);
       const std::vector<double> before = accumulate ? dtable.values() : std::vector<double>(sum_.size(), 0);
-      embedding.backward({indices_, dy_, dtable, accumulate}, {scratch.data(), scratch.bytes()});
+      backward_on(device.device, embedding, EmbeddingBackward{indices_, dy_, dtable, accumulate}, scratch);
       std::vector<double> expected = before;
       for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += sum_[i];
       out.push_back(

@@ -1,6 +1,7 @@
 // The linear layer beside the reference.
 #include "cases/proof/linear.hpp"
 
+#include "cases/proof/placement.hpp"
 #include "cases/proof/proof.hpp"
 
 #include <cmath>
@@ -15,6 +16,8 @@ double sum_error(std::int64_t k, double u) { return static_cast<double>(k + 1) *
 double stored(DType dtype, double value) {
   return unit_roundoff(dtype) * std::max(std::fabs(value), dtype == DType::f16 ? 0x1p-14 : 0.0);
 }
+
+TensorView bytes_of(const Scratch& memory) { return {memory.data(), DType::u8, {static_cast<std::int64_t>(memory.bytes())}}; }
 
 bool narrow(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
@@ -63,18 +66,23 @@ class LinearProof final : public Proof {
       if (second) t.dweight.set(given_.dweight.values()), t.dbias.set(given_.dbias.values());
       const LinearPlan linear = plan(options);
       const Scratch scratch(linear.workspace_bytes()), bytes(linear.packed_bytes());
-      PackedWeights packed{.bytes = {bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.bytes())}}};
+      PackedWeights packed;
       LinearForward forward = t.forward(problem_);
       LinearBackward backward = t.backward(second);
       if (second && bytes.bytes() > 0) {
-        linear.pack(t.weight, packed);
+        Placement place(device.device);
+        packed.bytes = bytes_of(bytes);
+        PackedWeights there{.bytes = place(packed.bytes)};
+        linear.pack(place(t.weight.const_view()), there, place.stream());
+        place.finish();
+        packed.key = there.key;
         forward.packed = backward.packed = &packed;
         forward.weight = backward.weight = {};
       }
-      linear.forward(forward, {scratch.data(), scratch.bytes()});
+      forward_on(device.device, linear, forward, scratch);
       compare_forward(t, out);
       if (problem_.description.training) {
-        linear.backward(backward, {scratch.data(), scratch.bytes()});
+        backward_on(device.device, linear, backward, scratch);
         compare_backward(t, second, out);
       }
       out.push_back(untouched("backward", t.guards_intact() && scratch.guards_intact() && bytes.guards_intact()));

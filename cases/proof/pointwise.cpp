@@ -1,5 +1,6 @@
 // Elementwise operations beside the reference.
 #include "cases/proof/names.hpp"
+#include "cases/proof/placement.hpp"
 #include "cases/proof/proof.hpp"
 
 #include <cmath>
@@ -62,7 +63,9 @@ class PointwiseProof final : public Proof {
     const Scratch scratch(pointwise.workspace_bytes());
     std::vector<Finding> out;
     const auto note = [&](const PointwiseRun& run, const HostTensor& memory, std::string_view tensor) {
-      pointwise.run(run, {scratch.data(), scratch.bytes()});
+      Placement place(device.device);
+      pointwise.run(placed(place, run), place(scratch), place.stream());
+      place.finish();
       out.push_back(finding("forward", tensor, gathered(run.y), exact_, bound_));
       out.push_back(untouched("forward", memory.guards_intact() && scratch.guards_intact()));
     };

@@ -1,4 +1,5 @@
 // Softmax beside the reference.
+#include "cases/proof/placement.hpp"
 #include "cases/proof/proof.hpp"
 
 #include <everglow/softmax.hpp>
@@ -39,9 +40,9 @@ class SoftmaxProof final : public Proof {
     const SoftmaxPlan softmax = plan(options);
     const Scratch scratch(softmax.workspace_bytes());
     HostTensor y(description_.dtype, shape_, sizes_.columns + 1), dx(description_.dtype, shape_);
-    softmax.forward({x_, y}, {scratch.data(), scratch.bytes()});
+    forward_on(device.device, softmax, SoftmaxForward{x_, y}, scratch);
     const std::vector<double> y_values = y.values();
-    softmax.backward({y, dy_, dx}, {scratch.data(), scratch.bytes()});
+    backward_on(device.device, softmax, SoftmaxBackward{y, dy_, dx}, scratch);
     return {finding("forward", "y", y_values, y64_, forward_bound()),
             finding("backward", "dx", dx.values(), dx64_, backward_bound()),
             untouched("backward", y.guards_intact() && dx.guards_intact() && scratch.guards_intact())};

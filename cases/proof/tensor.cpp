@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <sstream>
 
 namespace everglow::proof {
@@ -13,7 +15,41 @@ namespace {
 constexpr std::size_t guard_bytes = 256;
 constexpr std::byte guard_value{0xA5};
 
+/// The blocks that live, by their first byte.
+struct Blocks {
+  std::mutex lock;
+  std::map<std::uintptr_t, std::size_t> bytes_at;
+};
+Blocks& blocks() {
+  static Blocks known;
+  return known;
+}
+
+/// Memory that host_block_of finds for as long as it lives.
+std::shared_ptr<std::vector<std::byte>> make_block(std::size_t bytes, std::byte value) {
+  Blocks& known = blocks();
+  std::shared_ptr<std::vector<std::byte>> out(new std::vector<std::byte>(bytes, value), [&known](std::vector<std::byte>* memory) {
+    const std::lock_guard guard(known.lock);
+    known.bytes_at.erase(reinterpret_cast<std::uintptr_t>(memory->data()));
+    delete memory;
+  });
+  const std::lock_guard guard(known.lock);
+  known.bytes_at[reinterpret_cast<std::uintptr_t>(out->data())] = bytes;
+  return out;
+}
+
 }  // namespace
+
+HostBlock host_block_of(const void* address) {
+  Blocks& known = blocks();
+  const std::lock_guard guard(known.lock);
+  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+  auto after = known.bytes_at.upper_bound(wanted);
+  if (after == known.bytes_at.begin()) return {};
+  const auto [begin, bytes] = *--after;
+  if (wanted - begin >= bytes) return {};
+  return {reinterpret_cast<void*>(begin), bytes};
+}
 
 std::uint64_t seed() {
   static const std::uint64_t value = [] {
@@ -91,8 +127,7 @@ HostTensor::HostTensor(DType dtype, std::vector<std::int64_t> shape, std::int64_
   } else {
     allocated_ = view_.elements();
   }
-  memory_ = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(allocated_) * size_of(dtype) + 2 * guard_bytes,
-                                                     guard_value);
+  memory_ = make_block(static_cast<std::size_t>(allocated_) * size_of(dtype) + 2 * guard_bytes, guard_value);
   view_.data = memory_->data() + guard_bytes;
   poison();
 }
@@ -165,8 +200,7 @@ void scattered(const TensorView& view, const std::vector<double>& values) {
 }
 
 Scratch::Scratch(std::size_t bytes) : bytes_(bytes) {
-  memory_ =
-      std::make_shared<std::vector<std::byte>>(bytes + 64 + guard_bytes, std::byte{0xFF});  // all ones is a NaN in every float
+  memory_ = make_block(bytes + 64 + guard_bytes, std::byte{0xFF});  // all ones is a NaN in every float
   const auto address = reinterpret_cast<std::uintptr_t>(memory_->data());
   aligned_ = reinterpret_cast<void*>((address + 63) / 64 * 64);
   std::memset(static_cast<std::byte*>(aligned_) + bytes, static_cast<int>(guard_value),

@@ -69,6 +69,14 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
+/// The whole block of host memory, guards included, of the HostTensor or Scratch that an address lies in; null where it is
+/// neither's.
+struct HostBlock {
+  void* memory = nullptr;
+  std::size_t bytes = 0;
+};
+HostBlock host_block_of(const void* address);
+
 /// Reports the position, both values and the share that passed of the worst element where |actual - expected| > bound(i).
 /// NaN and infinities must match exactly.
 ::std::string compare(const std::vector<double>& actual, const std::vector<double>& expected, const std::vector<double>& bound);

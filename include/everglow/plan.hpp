@@ -76,6 +76,7 @@ struct ExplanationGemm {
   std::int64_t alignment_bytes = 0;  ///< smallest of the operands
   double time_us = 0;                ///< of one of `count`
   double floor_us = 0;               ///< the same at full rate and bandwidth
+  std::string algorithm{};           ///< what a library says it will take, in its own words; empty: nothing is known
   std::string source{};              ///< predicted (a vendor's choice is guessed) or chosen (by a row of ours)
 };
 

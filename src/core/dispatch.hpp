@@ -60,9 +60,6 @@ Query<Description, Sizes> make_query(const Description& description, const Sizes
   return {description, sizes, device, options, threads, isa_of(device)};
 }
 
-/// The reason every row of a backend that is not part of this build gives.
-inline constexpr std::string_view cuda_not_built = "CUDA not built";
-
 template <class Row>
 struct Choice {
   const Row* row = nullptr;

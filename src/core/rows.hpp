@@ -18,6 +18,7 @@ struct LinearRow {
   void (*backward)(const LinearQuery&, const LinearBackward&, void* workspace, const Stream&) = nullptr;
   void (*pack)(const LinearQuery&, const ConstTensorView& weight, void* packed, const Stream&) = nullptr;
   void (*prepare)(const LinearQuery&, const LinearSizes&) = nullptr;  // null: runs have nothing to make
+  void (*explain)(const LinearQuery&, Explanation&) = nullptr;        // adds what the row alone knows; null: nothing
 };
 
 using RecurrentQuery = Query<RecurrentDescription, RecurrentSizes>;
@@ -81,10 +82,6 @@ struct AdamRow {
   Footprint (*footprint)(const AdamQuery&) = nullptr;
   void (*step)(const AdamQuery&, const AdamStep&, void* workspace, const Stream&) = nullptr;
 };
-
-/// The one row of a backend that is not part of this build.
-template <class Row, class AnyQuery>
-inline constexpr Row not_built_cuda{.name = "cuda", .accepts = [](const AnyQuery&) { return decline(cuda_not_built); }};
 
 /// For rows that serve f32 and the 16-bit types.
 inline Verdict accept_storage(DType dtype) {

@@ -13,7 +13,11 @@ Event::Event(Device device) : device_(device) {
   const auto& runtime = runtime_of(device.kind);
   state_ = std::shared_ptr<void>(runtime.create_event(device.index), runtime.destroy_event);
 }
-void Event::record(const Stream& stream) { runtime_of(device_.kind).record_event(state_.get(), stream); }
+void Event::record(const Stream& stream) {
+  require(stream.device == device_, ErrorCode::type_mismatch, "event.record", "stream: expected one of ", to_string(device_),
+          ", got one of ", to_string(stream.device));
+  runtime_of(device_.kind).record_event(state_.get(), stream);
+}
 void Event::wait(const Stream& stream) const { runtime_of(device_.kind).wait_event(state_.get(), &stream); }
 void Event::synchronize() const { runtime_of(device_.kind).wait_event(state_.get(), nullptr); }
 
@@ -41,7 +45,11 @@ void copy(const TensorView& to, const ConstTensorView& from, const Stream& strea
 
 std::vector<BackendStatus> backends() {
   std::vector<BackendStatus> out;
-  for (const DeviceRuntime* runtime : all_runtimes()) out.push_back(runtime->status());
+  for (const DeviceRuntime* runtime : all_runtimes()) {
+    out.push_back(runtime->status());
+    if (runtime->libraries == nullptr) continue;
+    for (BackendStatus& library : runtime->libraries()) out.push_back(std::move(library));
+  }
   return out;
 }
 

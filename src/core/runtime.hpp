@@ -1,4 +1,5 @@
-// What a device kind must offer so that streams, events, buffers and copies work on it. The CPU's stands in cpu_runtime.cpp.
+// What a device kind must offer so that streams, events, buffers and copies work on it. The CPU's stands in cpu_runtime.cpp, that
+// of CUDA in src/cuda/common/runtime.cu.
 #pragma once
 
 #include <everglow/runtime.hpp>
@@ -17,10 +18,13 @@ struct DeviceRuntime {
   void (*destroy_event)(void* event) = nullptr;
   void (*record_event)(void* event, const Stream& stream) = nullptr;
   void (*wait_event)(void* event, const Stream* stream) = nullptr;  // null stream: the host waits
-  int (*cores)() = nullptr;                                         // processors that this process may use; 0: not a CPU
+  int (*cores)() = nullptr;                                         // processors that this process may use; null: not a CPU
+  DeviceFigures (*figures)(int index) = nullptr;                    // of a card; capability 0 where there is none of this index
+  std::vector<BackendStatus> (*libraries)() = nullptr;              // what it opens at run time; null: nothing
 };
 
 extern const DeviceRuntime cpu_runtime;
+extern const DeviceRuntime cuda_runtime;  // where CUDA is not built: that of src/ops/cuda/absent.cpp
 
 /// The runtime of a kind; a kind that is not built throws Error(unsupported). Listed in src/ops/backends.cpp.
 const DeviceRuntime& runtime_of(DeviceKind kind);

@@ -8,8 +8,7 @@
 namespace everglow {
 namespace {
 
-constexpr DeviceRuntime cuda_absent{.status = [] { return BackendStatus{"cuda", false, std::string(cuda_not_built)}; }};
-constexpr std::array<const DeviceRuntime*, 2> runtimes{&cpu_runtime, &cuda_absent};
+constexpr std::array<const DeviceRuntime*, 2> runtimes{&cpu_runtime, &cuda_runtime};
 
 template <class Row>
 std::vector<std::string> names(std::span<const Row* const> table) {
@@ -24,7 +23,9 @@ std::span<const DeviceRuntime* const> all_runtimes() { return runtimes; }
 
 const DeviceRuntime& runtime_of(DeviceKind kind) {
   const DeviceRuntime& runtime = *runtimes[static_cast<std::size_t>(kind)];
-  if (runtime.allocate == nullptr) throw Error(ErrorCode::unsupported, "device", runtime.status().reason);
+  if (kind == DeviceKind::cpu) return runtime;
+  const BackendStatus status = runtime.status();
+  if (!status.usable) throw Error(ErrorCode::unsupported, "device", status.reason);
   return runtime;
 }
 

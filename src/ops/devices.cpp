@@ -33,7 +33,10 @@ const DeviceFigures& figures_of_cpu() {
 }  // namespace
 
 DeviceDescription::DeviceDescription(Device where) : name(to_string(where)), device(where) {
-  if (where.kind != DeviceKind::cpu) return;
+  if (where.kind == DeviceKind::cuda) {
+    if (cuda_runtime.figures != nullptr) figures = cuda_runtime.figures(where.index);
+    return;
+  }
   cores = cpu_runtime.cores();
   isa = everglow::name(chosen_isa());
   figures = figures_of_cpu();

@@ -5,6 +5,8 @@
 #include "plan/calibration.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace everglow::plan {
 namespace {
@@ -51,6 +53,21 @@ const NamedDevice* find_device(std::string_view name) {
   return found == std::end(devices) ? nullptr : found;
 }
 
+namespace {
+
+/// What follows from the capability alone.
+void set_rules(DeviceFigures& out) {
+  out.register_bytes = static_cast<std::int64_t>(256 * KiB);
+  // cuBLAS serves tensor cores from rows that are multiples of 16 bytes; 128 are best from the A100 on (NVIDIA's guide to
+  // products).
+  out.tensor_alignment = 16;
+  out.best_alignment = out.capability >= 80 ? 128 : 16;
+  out.largest_cluster = out.capability >= 90 && out.capability < 120 ? 16 : 1;  // CUDA guide: 8 portable, 16 by opt-in
+  out.achieved_bandwidth = calibration::bandwidth_share;
+}
+
+}  // namespace
+
 DeviceFigures figures_of(const NamedDevice& d) {
   DeviceFigures out;
   out.source = "data sheet";
@@ -60,15 +77,48 @@ DeviceFigures figures_of(const NamedDevice& d) {
   out.bandwidth_gbs = d.bandwidth_gbs, out.memory_gib = d.memory_gib;
   out.l2_bytes = static_cast<std::int64_t>(d.l2_mib * MiB);
   out.shared_bytes = static_cast<std::int64_t>(d.shared_kib * KiB);
-  out.register_bytes = static_cast<std::int64_t>(256 * KiB);
-  // cuBLAS serves tensor cores from rows that are multiples of 16 bytes; 128 are best from the A100 on (NVIDIA's guide to
-  // products).
-  out.tensor_alignment = 16;
-  out.best_alignment = d.capability >= 80 ? 128 : 16;
-  out.largest_cluster = d.capability >= 90 ? 16 : 1;  // CUDA guide: 8 portable, 16 by opt-in
+  set_rules(out);
   for (const auto& known : calibration::math_shares)
     if (known.device == d.name) out.achieved_math = known.share;
-  out.achieved_bandwidth = calibration::bandwidth_share;
+  return out;
+}
+
+const NamedDevice* find_card(std::string_view card) {
+  // The longer of two names that fit comes first.
+  constexpr std::pair<std::string_view, std::string_view> cards[] = {{"V100-SXM2-16GB", "v100-16"},
+                                                                     {"T4", "t4"},
+                                                                     {"A100-SXM4-80GB", "a100-80"},
+                                                                     {"A100-SXM4-40GB", "a100-40"},
+                                                                     {"RTX 4090", "rtx4090"},
+                                                                     {"L40S", "l40s"},
+                                                                     {"L4", "l4"},
+                                                                     {"H100 80GB HBM3", "h100-sxm"},
+                                                                     {"H100 PCIe", "h100-pcie"},
+                                                                     {"H200", "h200"},
+                                                                     {"B200", "b200"}};
+  for (const auto& [words, name] : cards)
+    if (card.ends_with(words)) return find_device(name);
+  return nullptr;
+}
+
+DeviceFigures estimate_gpu(const GpuFacts& facts) {
+  struct Rates {
+    int capability;
+    double f64, f32, tf32, f16;  // FLOP a clock of one SM
+  };
+  constexpr Rates known[] = {
+      {120, 4, 256, 256, 512},   {100, 128, 256, 4096, 8192}, {90, 128, 256, 2048, 4096}, {86, 4, 256, 256, 512},
+      {80, 64, 128, 1024, 2048}, {75, 4, 128, 0, 1024},       {70, 64, 128, 0, 1024},     {0, 4, 128, 0, 0}};
+  const Rates& rates =
+      *std::find_if(std::begin(known), std::end(known), [&](const Rates& r) { return facts.capability >= r.capability; });
+  const double clocks = facts.units * facts.clock_ghz / 1000;
+  DeviceFigures out;
+  out.source = "estimated";
+  out.units = facts.units, out.capability = facts.capability, out.clock_ghz = facts.clock_ghz;
+  out.f64_tflops = rates.f64 * clocks, out.f32_tflops = rates.f32 * clocks, out.tf32_tflops = rates.tf32 * clocks;
+  out.f16_tflops = rates.f16 * clocks, out.bf16_tflops = facts.capability >= 80 ? out.f16_tflops : 0;
+  out.bandwidth_gbs = facts.bandwidth_gbs;
+  set_rules(out);
   return out;
 }
 

@@ -22,6 +22,17 @@ DeviceFigures figures_of(const NamedDevice& device);
 /// Null where no device has this name.
 const NamedDevice* find_device(std::string_view name);
 
+/// The device of the table whose cards call themselves so ("NVIDIA H200"), or null.
+const NamedDevice* find_card(std::string_view card);
+
+/// What a card says of itself that is not in the table.
+struct GpuFacts {
+  int units = 0, capability = 0;
+  double clock_ghz = 0, bandwidth_gbs = 0;
+};
+/// Rates from the operations a clock that an SM of this capability does, by the CUDA guide's table of arithmetic throughput.
+DeviceFigures estimate_gpu(const GpuFacts& facts);
+
 /// What CPUID and the system say of a CPU; 0 where they say nothing.
 struct CpuFacts {
   int cores = 1;

@@ -101,7 +101,7 @@ def wrong_arguments(folder, pairs):
     refused(['--minutes', '--steps'], 'train', '--train', pairs, '--steps', '1', '--minutes', '1', *out)
     refused(['numbers', 'letters'], 'train', '--corpus', 'letters', *out)
     refused(['--precision', 'not served on cpu yet'], 'train', '--train', pairs, '--precision', 'bf16', *out, status=1)
-    refused(['CUDA not built'], 'train', '--train', pairs, '--device', 'cuda', '--steps', '1', *out, status=1)
+    refused(['CUDA'], 'train', '--train', pairs, '--device', 'cuda:99', '--steps', '1', *out, status=1)
     refused(['absent.tsv'], 'train', '--train', os.path.join(folder, 'absent.tsv'), *out, status=1)
     refused(['--seed', 'whole number'], 'demo', '--seed', 'x')
 

@@ -97,8 +97,8 @@ constexpr Entry plans[] = {
     {"index dtype", "attention.plan", mismatch, "dtype: expected f32, f16, bf16 or f64, got i64",
      [](Attention& w) { w.description.dtype = DType::i64; }},
     {"unknown row", "attention.plan", invalid, "exclude: expected one of", [](Attention& w) { w.options.exclude = {"flash3"}; }},
-    {"device not built", "attention.plan", ErrorCode::unsupported, "CUDA not built",
-     [](Attention& w) { w.device = DeviceDescription(Device::cuda(0)); }},
+    {"device that is not there", "attention.plan", ErrorCode::unsupported, "CUDA",
+     [](Attention& w) { w.device = DeviceDescription(Device::cuda(99)); }},
 };
 
 constexpr Entry forwards[] = {

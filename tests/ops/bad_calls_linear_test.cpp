@@ -80,8 +80,8 @@ constexpr Entry plans[] = {
      [](Linear& w) { w.options.force = "reference.linear", w.options.exclude = {"reference.linear"}; }},
     {"forced row declines", "linear.plan", ErrorCode::unsupported, "cpu.linear: f64 is served by the reference alone",
      [](Linear& w) { w.options.force = "cpu.linear", w.description.dtype = DType::f64; }},
-    {"device not built", "linear.plan", ErrorCode::unsupported, "CUDA not built",
-     [](Linear& w) { w.device = DeviceDescription(Device::cuda(0)); }},
+    {"device that is not there", "linear.plan", ErrorCode::unsupported, "CUDA",
+     [](Linear& w) { w.device = DeviceDescription(Device::cuda(99)); }},
 };
 
 constexpr Entry forwards[] = {

@@ -88,11 +88,15 @@ constexpr Plain plain[] = {
     {"exchange in no view", "tensor.transposed", invalid, "expected two dimensions", [] { TensorView().transposed(0, 0); }},
     {"memory of every byte", "buffer", ErrorCode::out_of_memory, "expected 18446744073709551615 bytes on cpu, got none",
      [] { Buffer(std::numeric_limits<std::size_t>::max(), Device::cpu()); }},
-    {"memory of a device not built", "device", ErrorCode::unsupported, "CUDA not built", [] { Buffer(64, Device::cuda(0)); }},
-    {"event of a device not built", "device", ErrorCode::unsupported, "CUDA not built", [] { Event{Device::cuda(0)}; }},
-    {"stream of a device not built", "device", ErrorCode::unsupported, "CUDA not built",
+    {"memory of a device that is not there", "device", ErrorCode::unsupported, "CUDA", [] { Buffer(64, Device::cuda(99)); }},
+    {"event of a device that is not there", "device", ErrorCode::unsupported, "CUDA", [] { Event{Device::cuda(99)}; }},
+    {"stream of a device that is not there", "device", ErrorCode::unsupported, "CUDA",
      [] {
-       Stream{Device::cuda(0), nullptr}.synchronize();
+       Stream{Device::cuda(99), nullptr}.synchronize();
+     }},
+    {"event in a stream of another device", "event.record", mismatch, "stream: expected one of cpu, got one of cuda:0",
+     [] {
+       Event().record({Device::cuda(0), nullptr});
      }},
     {"device of no such name", "device", invalid,
      "expected cpu, cuda:N, v100-16, t4, a100-40, a100-80, rtx4090, l4, l40s, h100-sxm, h100-pcie, h200, b200 (for example h200), "

@@ -51,15 +51,15 @@ TEST(Devices, ANamedDeviceExplainsAndDoesNotRun) {
   const Explanation& e = plan.explain();
   EXPECT_EQ(e.device, "t4");
   EXPECT_EQ(e.kernel, "");
-  ASSERT_EQ(e.rows.size(), 1U);
-  EXPECT_EQ(e.rows[0].reason, "CUDA not built");
+  ASSERT_FALSE(e.rows.empty());
+  for (const ExplanationRow& row : e.rows)  // not built, or the card too old: all say CUDA
+    EXPECT_NE(row.reason.find("CUDA"), std::string::npos) << row.name << ": " << row.reason;
   EXPECT_EQ(e.gemms[0].source, "predicted");
   EXPECT_GT(e.time_us, 0);
   EXPECT_EQ(plan.workspace_bytes(), 0U);
   EXPECT_EQ(error_of([&] { plan.forward({}, {}); }),
             "[linear.forward] expected a device that is present, got a plan for t4 by name");
-  EXPECT_NE(error_of([] { LinearPlan({.inputs = 8, .outputs = 8}, {4}, Device::cuda(0)); }).find("CUDA not built"),
-            std::string::npos);
+  EXPECT_NE(error_of([] { LinearPlan({.inputs = 8, .outputs = 8}, {4}, Device::cuda(99)); }).find("CUDA"), std::string::npos);
 }
 
 TEST(Devices, ACpuIsEstimatedFromFacts) {

@@ -1,5 +1,6 @@
 // The adam rows, in order of preference.
 #include "cpu/rows.hpp"
+#include "ops/cuda/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
@@ -7,12 +8,11 @@ namespace everglow {
 namespace {
 
 constexpr const AdamRow* cpu_rows[] = {&cpu::adam, &reference::adam};
-constexpr const AdamRow* cuda_rows[] = {&not_built_cuda<AdamRow, AdamQuery>};
 
 }  // namespace
 
 std::span<const AdamRow* const> adam_table(DeviceKind kind) {
-  if (kind == DeviceKind::cuda) return cuda_rows;
+  if (kind == DeviceKind::cuda) return cuda::adam_rows();
   return cpu_rows;
 }
 

@@ -1,5 +1,6 @@
 // The attention rows, in order of preference.
 #include "cpu/rows.hpp"
+#include "ops/cuda/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
@@ -7,12 +8,11 @@ namespace everglow {
 namespace {
 
 constexpr const AttentionRow* cpu_rows[] = {&cpu::attention_flash2, &reference::attention};
-constexpr const AttentionRow* cuda_rows[] = {&not_built_cuda<AttentionRow, AttentionQuery>};
 
 }  // namespace
 
 std::span<const AttentionRow* const> attention_table(DeviceKind kind) {
-  if (kind == DeviceKind::cuda) return cuda_rows;
+  if (kind == DeviceKind::cuda) return cuda::attention_rows();
   return cpu_rows;
 }
 

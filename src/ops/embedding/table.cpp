@@ -1,5 +1,6 @@
 // The embedding rows, in order of preference.
 #include "cpu/rows.hpp"
+#include "ops/cuda/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
@@ -7,12 +8,11 @@ namespace everglow {
 namespace {
 
 constexpr const EmbeddingRow* cpu_rows[] = {&cpu::embedding, &reference::embedding};
-constexpr const EmbeddingRow* cuda_rows[] = {&not_built_cuda<EmbeddingRow, EmbeddingQuery>};
 
 }  // namespace
 
 std::span<const EmbeddingRow* const> embedding_table(DeviceKind kind) {
-  if (kind == DeviceKind::cuda) return cuda_rows;
+  if (kind == DeviceKind::cuda) return cuda::embedding_rows();
   return cpu_rows;
 }
 

@@ -48,6 +48,7 @@ const Explanation& LinearPlan::explain() const {
     const plan::Machine machine = machine_of(query, query.description.dtype, out.kernel);
     plan::explain_linear(query.description, query.sizes.batch, machine, out);
     mark_products(machine, out);
+    if (impl_->row != nullptr && impl_->row->explain != nullptr) impl_->row->explain(query, out);
   });
 }
 std::size_t LinearPlan::workspace_bytes() const noexcept { return impl_->footprint.workspace; }

@@ -1,5 +1,6 @@
 // The linear rows, in order of preference.
 #include "cpu/rows.hpp"
+#include "ops/cuda/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
@@ -7,12 +8,11 @@ namespace everglow {
 namespace {
 
 constexpr const LinearRow* cpu_rows[] = {&cpu::linear_onednn, &cpu::linear, &reference::linear};
-constexpr const LinearRow* cuda_rows[] = {&not_built_cuda<LinearRow, LinearQuery>};
 
 }  // namespace
 
 std::span<const LinearRow* const> linear_table(DeviceKind kind) {
-  if (kind == DeviceKind::cuda) return cuda_rows;
+  if (kind == DeviceKind::cuda) return cuda::linear_rows();
   return cpu_rows;
 }
 

@@ -1,5 +1,6 @@
 // The loss rows, in order of preference.
 #include "cpu/rows.hpp"
+#include "ops/cuda/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
@@ -7,12 +8,11 @@ namespace everglow {
 namespace {
 
 constexpr const LossRow* cpu_rows[] = {&cpu::loss, &reference::loss};
-constexpr const LossRow* cuda_rows[] = {&not_built_cuda<LossRow, LossQuery>};
 
 }  // namespace
 
 std::span<const LossRow* const> loss_table(DeviceKind kind) {
-  if (kind == DeviceKind::cuda) return cuda_rows;
+  if (kind == DeviceKind::cuda) return cuda::loss_rows();
   return cpu_rows;
 }
 

@@ -1,5 +1,6 @@
 // The pointwise rows, in order of preference.
 #include "cpu/rows.hpp"
+#include "ops/cuda/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
@@ -7,12 +8,11 @@ namespace everglow {
 namespace {
 
 constexpr const PointwiseRow* cpu_rows[] = {&cpu::pointwise, &reference::pointwise};
-constexpr const PointwiseRow* cuda_rows[] = {&not_built_cuda<PointwiseRow, PointwiseQuery>};
 
 }  // namespace
 
 std::span<const PointwiseRow* const> pointwise_table(DeviceKind kind) {
-  if (kind == DeviceKind::cuda) return cuda_rows;
+  if (kind == DeviceKind::cuda) return cuda::pointwise_rows();
   return cpu_rows;
 }
 

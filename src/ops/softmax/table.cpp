@@ -1,5 +1,6 @@
 // The softmax rows, in order of preference.
 #include "cpu/rows.hpp"
+#include "ops/cuda/rows.hpp"
 #include "ops/tables.hpp"
 #include "reference/rows.hpp"
 
@@ -7,12 +8,11 @@ namespace everglow {
 namespace {
 
 constexpr const SoftmaxRow* cpu_rows[] = {&cpu::softmax_online, &reference::softmax};
-constexpr const SoftmaxRow* cuda_rows[] = {&not_built_cuda<SoftmaxRow, SoftmaxQuery>};
 
 }  // namespace
 
 std::span<const SoftmaxRow* const> softmax_table(DeviceKind kind) {
-  if (kind == DeviceKind::cuda) return cuda_rows;
+  if (kind == DeviceKind::cuda) return cuda::softmax_rows();
   return cpu_rows;
 }
 

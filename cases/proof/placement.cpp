@@ -1,0 +1,120 @@
+// Placements: blocks of host memory and their copies.
+#include "cases/proof/placement.hpp"
+
+#include <stdexcept>
+
+namespace everglow::proof {
+namespace {
+
+/// Bytes as a tensor.
+TensorView bytes_at(std::uintptr_t address, std::size_t bytes, Device device) {
+  return {reinterpret_cast<void*>(address), DType::u8, {static_cast<std::int64_t>(bytes)}, device};
+}
+
+/// What the passes of a layer share.
+template <class Tensors>
+void place_options(Placement& place, Tensors& t) {
+  t.query_lengths = place(t.query_lengths), t.key_lengths = place(t.key_lengths);
+  t.cu_queries = place(t.cu_queries), t.cu_keys = place(t.cu_keys);
+  t.alibi_slopes = place(t.alibi_slopes), t.bias = place(t.bias);
+  t.dropout_state = place(t.dropout_state), t.status = place(t.status);
+}
+
+}  // namespace
+
+Placement::Block& Placement::block_of(const void* data) {
+  const HostBlock host = host_block_of(data);
+  if (host.memory == nullptr) throw std::logic_error("a placement knows only the memory of HostTensor and Scratch");
+  const auto [entry, added] = blocks_.try_emplace(host.memory);
+  Block& block = entry->second;
+  if (!added) return block;
+  constexpr std::uintptr_t line = 256;
+  block.memory = Buffer(host.bytes + line, device_);
+  block.address = reinterpret_cast<std::uintptr_t>(block.memory.data()) + reinterpret_cast<std::uintptr_t>(host.memory) % line;
+  block.host = host.memory, block.bytes = host.bytes;
+  copy(bytes_at(block.address, block.bytes, device_), TensorView(block.host, DType::u8, {static_cast<std::int64_t>(block.bytes)}),
+       stream());
+  return block;
+}
+
+template <class Void>
+BasicTensorView<Void> Placement::moved(BasicTensorView<Void> view, bool written) {
+  if (device_.kind == DeviceKind::cpu || !view.given()) return view;
+  Block& block = block_of(view.data);
+  block.written = block.written || written;
+  const auto offset = reinterpret_cast<std::uintptr_t>(view.data) - reinterpret_cast<std::uintptr_t>(block.host);
+  view.data = reinterpret_cast<Void*>(block.address + offset);
+  view.device = device_;
+  return view;
+}
+
+Workspace Placement::operator()(const Scratch& scratch) {
+  const TensorView bytes(scratch.data(), DType::u8, {static_cast<std::int64_t>(scratch.bytes())});
+  return {moved(bytes, true).data, scratch.bytes()};
+}
+
+const PackedWeights* Placement::operator()(const PackedWeights* packed) {
+  if (packed == nullptr || device_.kind == DeviceKind::cpu) return packed;
+  packed_.push_back({.bytes = moved(packed->bytes, false), .key = packed->key});
+  return &packed_.back();
+}
+
+void Placement::finish() {
+  stream().synchronize();
+  for (const auto& [_, block] : blocks_)
+    if (block.written)
+      copy(TensorView(block.host, DType::u8, {static_cast<std::int64_t>(block.bytes)}),
+           bytes_at(block.address, block.bytes, device_), stream());
+  stream().synchronize();
+}
+
+AttentionForward placed(Placement& place, const AttentionForward& tensors) {
+  AttentionForward t = tensors;
+  t.q = place(t.q), t.k = place(t.k), t.v = place(t.v), t.o = place(t.o), t.lse = place(t.lse);
+  place_options(place, t);
+  return t;
+}
+AttentionBackward placed(Placement& place, const AttentionBackward& tensors) {
+  AttentionBackward t = tensors;
+  t.q = place(t.q), t.k = place(t.k), t.v = place(t.v), t.o = place(t.o), t.lse = place(t.lse);
+  t.d_o = place(t.d_o), t.dlse = place(t.dlse);
+  t.dq = place(t.dq), t.dk = place(t.dk), t.dv = place(t.dv), t.dbias = place(t.dbias);
+  place_options(place, t);
+  return t;
+}
+EmbeddingForward placed(Placement& place, const EmbeddingForward& t) {
+  return {.indices = place(t.indices), .table = place(t.table), .y = place(t.y)};
+}
+EmbeddingBackward placed(Placement& place, const EmbeddingBackward& t) {
+  return {.indices = place(t.indices), .dy = place(t.dy), .dtable = place(t.dtable), .accumulate = t.accumulate};
+}
+LinearForward placed(Placement& place, const LinearForward& t) {
+  return {.x = place(t.x),
+          .weight = place(t.weight),
+          .bias = place(t.bias),
+          .y = place(t.y),
+          .preactivation = place(t.preactivation),
+          .packed = place(t.packed)};
+}
+LinearBackward placed(Placement& place, const LinearBackward& t) {
+  return {.dy = place(t.dy),
+          .x = place(t.x),
+          .weight = place(t.weight),
+          .preactivation = place(t.preactivation),
+          .dx = place(t.dx),
+          .dweight = place(t.dweight),
+          .dbias = place(t.dbias),
+          .packed = place(t.packed),
+          .accumulate = t.accumulate};
+}
+PointwiseRun placed(Placement& place, const PointwiseRun& tensors) {
+  PointwiseRun t = tensors;
+  t.a = place(t.a), t.b = place(t.b), t.y = place(t.y), t.dropout_state = place(t.dropout_state);
+  return t;
+}
+SoftmaxForward placed(Placement& place, const SoftmaxForward& t) { return {.x = place(t.x), .y = place(t.y)}; }
+SoftmaxBackward placed(Placement& place, const SoftmaxBackward& t) {
+  return {.y = place(t.y), .dy = place(t.dy), .dx = place(t.dx)};
+}
+
+}  // namespace everglow::proof

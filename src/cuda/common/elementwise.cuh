@@ -1,0 +1,155 @@
+// y = f(a, b) over two dimensions of any strides, in f32 between loads and stores. Where elements lie side by side on 16 bytes, a
+// thread moves 16 bytes at a time; each loads several times before it stores, to have enough bytes under way.
+#pragma once
+
+#include "cuda/common/activation.cuh"
+#include "cuda/common/device.hpp"
+#include "cuda/common/storage.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace everglow::cuda {
+
+/// A matrix in the memory of a card: element (row, column) lies at data[row * stride + column * step].
+struct Plane {
+  const void* data = nullptr;
+  std::int64_t stride = 0, step = 1;
+};
+
+template <class F>
+struct ElementwiseParams {
+  Plane a, b, y;  // a and b: where F reads them; b may be y
+  std::int64_t rows, columns;
+  F f;
+};
+
+template <class T, int V>
+struct alignas(sizeof(T) * V) Pack {
+  T at[V];
+};
+
+constexpr int elementwise_threads = 256;
+
+/// The elements [column, column + V) of a row, or those of them that are there.
+template <class T, int V>
+__device__ inline Pack<T, V> load_pack(const Plane& plane, std::int64_t row, std::int64_t column, std::int64_t columns) {
+  const T* const from = static_cast<const T*>(plane.data) + row * plane.stride;
+  Pack<T, V> out;
+  if constexpr (V == 1) {
+    out.at[0] = from[column * plane.step];
+  } else if (column + V <= columns) {
+    out = *reinterpret_cast<const Pack<T, V>*>(from + column);
+  } else {
+#pragma unroll
+    for (int v = 0; v < V; ++v) out.at[v] = column + v < columns ? from[column + v] : T{};
+  }
+  return out;
+}
+
+template <class T, int V>
+__device__ inline void store_pack(const Plane& plane, std::int64_t row, std::int64_t column, std::int64_t columns,
+                                  const Pack<T, V>& values) {
+  T* const to = static_cast<T*>(const_cast<void*>(plane.data)) + row * plane.stride;
+  if constexpr (V == 1) {
+    to[column * plane.step] = values.at[0];
+  } else if (column + V <= columns) {
+    *reinterpret_cast<Pack<T, V>*>(to + column) = values;
+  } else {
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+      if (column + v < columns) to[column + v] = values.at[v];
+  }
+}
+
+/// A is the type of a, T that of b and y. F: `static constexpr bool reads_a, reads_b` and float operator()(a, b, index), where
+/// index counts the elements in logical order.
+template <class A, class T, int V, class F>
+__global__ void __launch_bounds__(elementwise_threads) elementwise_kernel(const __grid_constant__ ElementwiseParams<F> p) {
+  constexpr int unrolled = V > 1 ? 4 : 8;
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * unrolled * blockDim.x + threadIdx.x) * V;
+  const std::int64_t apart = static_cast<std::int64_t>(blockDim.x) * V,
+                     rows_at_once = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < p.rows; row += rows_at_once) {
+    Pack<A, V> a[unrolled];
+    Pack<T, V> b[unrolled];
+#pragma unroll
+    for (int u = 0; u < unrolled; ++u) {
+      const std::int64_t column = first + u * apart;
+      if (column >= p.columns) break;
+      if constexpr (F::reads_a) a[u] = load_pack<A, V>(p.a, row, column, p.columns);
+      if constexpr (F::reads_b) b[u] = load_pack<T, V>(p.b, row, column, p.columns);
+    }
+#pragma unroll
+    for (int u = 0; u < unrolled; ++u) {
+      const std::int64_t column = first + u * apart;
+      if (column >= p.columns) break;
+      Pack<T, V> y;
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        float left = 0, right = 0;
+        if constexpr (F::reads_a) left = widen(a[u].at[v]);
+        if constexpr (F::reads_b) right = widen(b[u].at[v]);
+        y.at[v] = narrow<T>(p.f(left, right, row * p.columns + column + v));
+      }
+      store_pack<T, V>(p.y, row, column, p.columns, y);
+    }
+  }
+}
+
+/// Whether packs of `bytes` bytes may be read or written.
+inline bool packs(const Plane& plane, std::int64_t rows, std::size_t size, std::size_t bytes) {
+  return plane.step == 1 && reinterpret_cast<std::uintptr_t>(plane.data) % bytes == 0 &&
+         (rows == 1 || plane.stride * static_cast<std::int64_t>(size) % static_cast<std::int64_t>(bytes) == 0);
+}
+
+template <class A, class T, int V, class F>
+void launch_elementwise_packs(const ElementwiseParams<F>& p, cudaStream_t stream) {
+  constexpr std::int64_t unrolled = V > 1 ? 4 : 8, most_rows = 32768;
+  int x = 32;
+  while (x < elementwise_threads && x * V * unrolled < p.columns) x *= 2;
+  const int y = elementwise_threads / x;
+  const std::int64_t wide = x * V * unrolled;
+  const dim3 grid(static_cast<unsigned>((p.columns + wide - 1) / wide),
+                  static_cast<unsigned>(std::min<std::int64_t>((p.rows + y - 1) / y, most_rows)));
+  elementwise_kernel<A, T, V><<<grid, dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)), 0, stream>>>(p);
+  check_launch("elementwise");
+}
+
+/// Rows that follow one another without gaps are one row.
+template <class A, class T, class F>
+void launch_elementwise(ElementwiseParams<F> p, cudaStream_t stream) {
+  if (p.rows == 0 || p.columns == 0) return;
+  const auto gapless = [&](const Plane& plane) { return plane.step == 1 && plane.stride == p.columns; };
+  if (gapless(p.y) && (!F::reads_a || gapless(p.a)) && (!F::reads_b || gapless(p.b))) p.columns *= p.rows, p.rows = 1;
+  constexpr int V = 16 / static_cast<int>(std::max(sizeof(A), sizeof(T)));
+  const bool whole = packs(p.y, p.rows, sizeof(T), V * sizeof(T)) &&
+                     (!F::reads_a || packs(p.a, p.rows, sizeof(A), V * sizeof(A))) &&
+                     (!F::reads_b || packs(p.b, p.rows, sizeof(T), V * sizeof(T)));
+  if (whole)
+    launch_elementwise_packs<A, T, V>(p, stream);
+  else
+    launch_elementwise_packs<A, T, 1>(p, stream);
+}
+
+struct Identity {
+  static constexpr bool reads_a = true, reads_b = false;
+  __device__ float operator()(float a, float, std::int64_t) const { return a; }
+};
+struct Sum {
+  static constexpr bool reads_a = true, reads_b = true;
+  __device__ float operator()(float a, float b, std::int64_t) const { return a + b; }
+};
+struct Activated {
+  static constexpr bool reads_a = true, reads_b = false;
+  Activation activation;
+  __device__ float operator()(float a, float, std::int64_t) const { return activate(activation, a); }
+};
+/// a is what the activation read, b the gradient of what it gave.
+struct ActivationGradient {
+  static constexpr bool reads_a = true, reads_b = true;
+  Activation activation;
+  __device__ float operator()(float a, float b, std::int64_t) const { return b * activation_slope(activation, a); }
+};
+
+}  // namespace everglow::cuda

@@ -1,0 +1,28 @@
+// Elements in the memory of a card: the storage types as CUDA names them, and their arithmetic in f32.
+#pragma once
+
+#include <everglow/storage.hpp>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+namespace everglow::cuda {
+
+/// float, __half or __nv_bfloat16 for float, Half or BFloat16.
+template <class T>
+using Stored =
+    std::conditional_t<std::is_same_v<T, Half>, __half, std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat16, T>>;
+
+template <class T>
+__device__ inline float widen(T value) {
+  return static_cast<float>(value);
+}
+/// Rounds to nearest even.
+template <class T>
+__device__ inline T narrow(float value) {
+  return static_cast<T>(value);
+}
+
+}  // namespace everglow::cuda

@@ -1,0 +1,76 @@
+// Softmax of a card where the cases do not reach: lengths around each way to make a row, in place, and dense rows.
+#include "cases/proof/placement.hpp"
+#include "cases/proof/proof.hpp"
+#include "cuda/card.hpp"
+#include "support/tensor.hpp"
+
+#include <everglow/everglow.hpp>
+
+namespace everglow {
+namespace {
+
+using test::HostTensor;
+class CudaSoftmax : public test::OnCard {};
+
+/// By the proof of a case: a warp, a block, clusters of 2 to 16 blocks, and two launches. One row is dense, two have gaps.
+TEST_F(CudaSoftmax, AnyLength) {
+  for (const char* dtype : {"f32", "f16", "bf16"})
+    for (const std::int64_t columns : {1023, 1024, 1025, 8192, 8193, 16400, 40001, 65536, 131073, 262144, 524288, 929000, 1000003})
+      for (const int rows : {1, 2}) {
+        const std::string line = "softmax rows=" + std::to_string(rows) + " columns=" + std::to_string(columns) +
+                                 " dtype=" + dtype + (columns % 2 == 0 ? " masked_row=zero" : " log=1");
+        SCOPED_TRACE(line);
+        const auto proof = proof::make_proof(cases::parse(line));
+        proof->device = DeviceDescription(card);
+        for (const auto& finding : proof->run({})) EXPECT_EQ("", finding.fault) << finding.direction << ' ' << finding.tensor;
+      }
+}
+
+/// Dense rows beside each other are what each of them is alone, and y may be x, dx may be dy.
+TEST_F(CudaSoftmax, RowsDoNotDependOnEachOtherOrOnThePlace_sanitize) {
+  for (const std::int64_t columns : {40, 72, 1032, 4096}) {
+    constexpr std::int64_t rows = 37;
+    SCOPED_TRACE(columns);
+    const SoftmaxPlan plan({.dtype = DType::f16}, {rows, columns}, card);
+    const test::Scratch scratch(plan.workspace_bytes());
+    HostTensor x(DType::f16, {rows, columns}), y(DType::f16, {rows, columns}), alone(DType::f16, {rows, columns});
+    HostTensor in_place(DType::f16, {rows, columns}), dy(DType::f16, {rows, columns}), dx(DType::f16, {rows, columns});
+    x.uniform(1, -4, 4), dy.uniform(2, -1, 1);
+    in_place.set(x.values());
+    proof::forward_on(card, plan, SoftmaxForward{x, y}, scratch);
+    proof::forward_on(card, plan, SoftmaxForward{in_place, in_place}, scratch);
+    for (std::int64_t r = 0; r < rows; ++r)
+      proof::forward_on(card, plan, SoftmaxForward{x.const_view().narrow(0, r, 1), alone.view().narrow(0, r, 1)}, scratch);
+    EXPECT_EQ(y.values(), alone.values());
+    EXPECT_EQ(y.values(), in_place.values());
+    proof::backward_on(card, plan, SoftmaxBackward{y, dy, dx}, scratch);
+    proof::backward_on(card, plan, SoftmaxBackward{y, dy, dy}, scratch);
+    EXPECT_EQ(dx.values(), dy.values());
+  }
+}
+
+/// A NaN or +inf makes its row NaN, a row of nothing but -inf is what masked_row says, and the rows beside stay.
+TEST_F(CudaSoftmax, SpecialValuesStayInTheirRows_sanitize) {
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  for (const std::int64_t columns : {3, 33, 2000, 20000}) {
+    SCOPED_TRACE(columns);
+    HostTensor x(DType::f32, {5, columns}), y(DType::f32, {5, columns});
+    x.fill(-infinity);
+    for (std::int64_t c = 0; c < columns; ++c) x.put(c, 1), x.put(4 * columns + c, 2);
+    x.put(columns + columns / 2, nan), x.put(2 * columns, infinity);
+    for (const MaskedRow masked : {MaskedRow::nan, MaskedRow::zero}) {
+      const SoftmaxPlan plan({.masked_row = masked}, {5, columns}, card);
+      const test::Scratch scratch(plan.workspace_bytes());
+      y.poison();
+      proof::forward_on(card, plan, SoftmaxForward{x, y}, scratch);
+      for (const std::int64_t row : {0, 4}) EXPECT_NEAR(y.at(row * columns), 1.0 / static_cast<double>(columns), 1e-6);
+      for (const std::int64_t row : {1, 2})
+        EXPECT_TRUE(std::isnan(y.at(row * columns)) && std::isnan(y.at((row + 1) * columns - 1)));
+      const double empty = y.at(4 * columns - 1);
+      EXPECT_TRUE(masked == MaskedRow::zero ? empty == 0 : std::isnan(empty)) << empty;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace everglow
