@@ -71,7 +71,7 @@ Record timed(const Subject& subject, const std::function<void(const Stream&)>& r
   }
   check(cudaStreamDestroy(stream));
   out.median_us = quantile(out.samples_us, 0.5);
-  out.p10_us = quantile(out.samples_us, 0.1), out.p90_us = quantile(out.samples_us, 0.9);
+  out.p10 = quantile(out.samples_us, 0.1), out.p90 = quantile(out.samples_us, 0.9);
   return out;
 }
 
