@@ -69,13 +69,21 @@ void* take(Arena& arena, bool wanted, std::int64_t rows, std::int64_t columns, s
   return wanted && rows > 0 && columns > 0 ? arena.take<std::byte>(rows * rounded(columns * element, line)) : nullptr;
 }
 
+/// cuBLASLt refuses scratch that is not on 256 bytes; an arena's is on 64.
+void* take_library_scratch(Arena& arena) {
+  constexpr std::size_t wanted = 256;
+  std::byte* const memory = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes + wanted));
+  const auto past = reinterpret_cast<std::uintptr_t>(memory) % wanted;
+  return memory == nullptr || past == 0 ? memory : memory + (wanted - past);
+}
+
 }  // namespace
 
 ForwardRooms forward_rooms(const LinearQuery& query, Arena& arena) {
   const Sizes s(query);
   const bool pay = forward_pays(query);
   ForwardRooms out;
-  out.library = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes));
+  out.library = take_library_scratch(arena);
   out.bias = arena.take<std::byte>(s.outputs * s.element);
   out.x = take(arena, pay && s.odd(s.inputs), s.batch, s.inputs, s.element);
   out.weight = take(arena, pay && s.odd(s.weight_columns), s.weight_rows, s.weight_columns, s.element);
@@ -87,7 +95,7 @@ BackwardRooms backward_rooms(const LinearQuery& query, Arena& arena) {
   const Sizes s(query);
   const bool for_dx = activation_gradient_pays(query), for_dweight = weight_gradient_pays(query);
   BackwardRooms out;
-  out.library = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes));
+  out.library = take_library_scratch(arena);
   out.sums = arena.take<float>(sum_rows_scratch(s.batch, s.outputs));
   out.x = take(arena, for_dweight && s.odd(s.inputs), s.batch, s.inputs, s.element);
   out.weight = take(arena, for_dx && s.odd(s.weight_columns), s.weight_rows, s.weight_columns, s.element);
