@@ -48,6 +48,9 @@ BasicTensorView<Void> Placement::moved(BasicTensorView<Void> view, bool written)
   return view;
 }
 
+ConstTensorView Placement::operator()(const ConstTensorView& view) { return moved(view, false); }
+TensorView Placement::operator()(const TensorView& view) { return moved(view, true); }
+
 Workspace Placement::operator()(const Scratch& scratch) {
   const TensorView bytes(scratch.data(), DType::u8, {static_cast<std::int64_t>(scratch.bytes())});
   return {moved(bytes, true).data, scratch.bytes()};

@@ -17,8 +17,8 @@ class Placement {
  public:
   explicit Placement(Device device) : device_(device) {}
   /// The same view where the device finds it; what is not given stays so.
-  ConstTensorView operator()(const ConstTensorView& view) { return moved(view, false); }
-  TensorView operator()(const TensorView& view) { return moved(view, true); }
+  ConstTensorView operator()(const ConstTensorView& view);
+  TensorView operator()(const TensorView& view);
   Workspace operator()(const Scratch& scratch);
   const PackedWeights* operator()(const PackedWeights* packed);
   Stream stream() const { return {device_, nullptr}; }

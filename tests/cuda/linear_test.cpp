@@ -56,30 +56,66 @@ bool same(Whole& a, Whole& b) {
   return true;
 }
 
-/// Everything odd, so that each product stages all of its tensors: the library's products are those of the plain row, bit for bit,
-/// from dense rows and from rows on the preferred stride with NaN between them.
-TEST_F(CudaLinear, StagedAndPaddedRowsAreExact) {
-  constexpr std::int64_t b = 2048, i = 1023, o = 4097;
-  for (const LinearLayout layout : {LinearLayout::outputs_inputs, LinearLayout::inputs_outputs}) {
-    const LinearDescription d{.inputs = i, .outputs = o, .dtype = DType::f16, .layout = layout, .training = true};
-    const LinearPlan library(d, {b}, card, {.force = "cublaslt.linear"}), plain(d, {b}, card, {.force = "cuda.linear"});
-    const bool outputs_first = layout == LinearLayout::outputs_inputs;
-    const std::int64_t rows = outputs_first ? o : i, columns = outputs_first ? i : o;
-    const Buffer scratch(std::max(library.workspace_bytes(), plain.workspace_bytes()), card);
-    for (const bool padded : {false, true}) {
-      const auto stride = [&](std::int64_t n) { return padded ? library.preferred_stride(n) : n; };
-      Whole x(b, i, stride(i), 1), w(rows, columns, stride(columns), 2), dy(b, o, stride(o), 3);
-      Whole y(b, o, stride(o), 4), dx(b, i, stride(i), 5), dw(rows, columns, stride(columns), 6);
-      Whole y2(b, o, o, 7), dx2(b, i, i, 8), dw2(rows, columns, columns, 9);
-      library.forward({.x = x.view, .weight = w.view, .y = y.view}, scratch, stream);
-      plain.forward({.x = x.view, .weight = w.view, .y = y2.view}, scratch, stream);
-      EXPECT_TRUE(same(y, y2)) << "y, padded " << padded << ", layout " << outputs_first;
-      library.backward({.dy = dy.view, .x = x.view, .weight = w.view, .dx = dx.view, .dweight = dw.view}, scratch, stream);
-      plain.backward({.dy = dy.view, .x = x.view, .weight = w.view, .dx = dx2.view, .dweight = dw2.view}, scratch, stream);
-      EXPECT_TRUE(same(dx, dx2)) << "dx, padded " << padded << ", layout " << outputs_first;
-      EXPECT_TRUE(same(dw, dw2)) << "dweight, padded " << padded << ", layout " << outputs_first;
-    }
+/// The tensors of a layer, dense or on a stride, and what a row makes of them.
+struct WholeLayer {
+  static constexpr std::int64_t b = 2048, i = 1023, o = 4097;
+  Whole x, w, bias, dy, y, z, dx, dw, db;
+
+  WholeLayer(const LinearPlan& plan, bool outputs_first, bool padded)
+      : x(b, i, stride(plan, i, padded), 1),
+        w(outputs_first ? o : i, outputs_first ? i : o, stride(plan, outputs_first ? i : o, padded), 2),
+        bias(1, o, o, 3),
+        dy(b, o, stride(plan, o, padded), 4),
+        y(b, o, stride(plan, o, padded), 5),
+        z(b, o, stride(plan, o, padded), 6),
+        dx(b, i, stride(plan, i, padded), 7),
+        dw(w.view.size(0), w.view.size(1), w.view.stride(0), 8),
+        db(1, o, o, 9) {}
+  static std::int64_t stride(const LinearPlan& plan, std::int64_t columns, bool padded) {
+    return padded ? plan.preferred_stride(columns) : columns;
   }
+  static TensorView vector(const Whole& m) { return {m.view.data, DType::f16, {m.view.size(1)}, m.view.device}; }
+  void run(const LinearPlan& plan, bool activates, const Buffer& scratch, const Stream& stream) {
+    const TensorView preactivation = activates ? z.view : TensorView();
+    plan.forward({.x = x.view, .weight = w.view, .bias = vector(bias), .y = y.view, .preactivation = preactivation}, scratch,
+                 stream);
+    plan.backward({.dy = dy.view,
+                   .x = x.view,
+                   .weight = w.view,
+                   .preactivation = preactivation,
+                   .dx = dx.view,
+                   .dweight = dw.view,
+                   .dbias = vector(db)},
+                  scratch, stream);
+  }
+};
+
+/// Everything odd, so that each product stages all of its tensors and is made in parts: what the library makes is what the plain
+/// row does, bit for bit, from dense rows and from rows on the preferred stride with NaN between them.
+TEST_F(CudaLinear, StagedAndPaddedRowsAreExact) {
+  for (const LinearLayout layout : {LinearLayout::outputs_inputs, LinearLayout::inputs_outputs})
+    for (const Activation activation : {Activation::none, Activation::relu})
+      for (const bool padded : {false, true}) {
+        const bool outputs_first = layout == LinearLayout::outputs_inputs, activates = activation != Activation::none;
+        SCOPED_TRACE(testing::Message() << "padded " << padded << ", outputs first " << outputs_first << ", relu " << activates);
+        const LinearDescription d{.inputs = WholeLayer::i,
+                                  .outputs = WholeLayer::o,
+                                  .dtype = DType::f16,
+                                  .layout = layout,
+                                  .activation = activation,
+                                  .training = true};
+        const LinearPlan library(d, {WholeLayer::b}, card, {.force = "cublaslt.linear"});
+        const LinearPlan plain(d, {WholeLayer::b}, card, {.force = "cuda.linear"});
+        const Buffer scratch(std::max(library.workspace_bytes(), plain.workspace_bytes()), card);
+        WholeLayer came(library, outputs_first, padded), expected(library, outputs_first, false);
+        came.run(library, activates, scratch, stream);
+        expected.run(plain, activates, scratch, stream);
+        EXPECT_TRUE(same(came.y, expected.y)) << "y";
+        EXPECT_TRUE(!activates || same(came.z, expected.z)) << "preactivation";
+        EXPECT_TRUE(same(came.dx, expected.dx)) << "dx";
+        EXPECT_TRUE(same(came.dw, expected.dw)) << "dweight";
+        EXPECT_TRUE(same(came.db, expected.db)) << "dbias";
+      }
 }
 
 /// Views that no library takes (every second element, repeated rows) and such as it takes transposed.

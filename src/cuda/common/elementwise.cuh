@@ -4,18 +4,12 @@
 
 #include "cuda/common/activation.cuh"
 #include "cuda/common/device.hpp"
-#include "cuda/common/storage.cuh"
+#include "cuda/common/pack.cuh"
 
 #include <algorithm>
 #include <cstdint>
 
 namespace everglow::cuda {
-
-/// A matrix in the memory of a card: element (row, column) lies at data[row * stride + column * step].
-struct Plane {
-  const void* data = nullptr;
-  std::int64_t stride = 0, step = 1;
-};
 
 template <class F>
 struct ElementwiseParams {
@@ -24,43 +18,7 @@ struct ElementwiseParams {
   F f;
 };
 
-template <class T, int V>
-struct alignas(sizeof(T) * V) Pack {
-  T at[V];
-};
-
 constexpr int elementwise_threads = 256;
-
-/// The elements [column, column + V) of a row, or those of them that are there.
-template <class T, int V>
-__device__ inline Pack<T, V> load_pack(const Plane& plane, std::int64_t row, std::int64_t column, std::int64_t columns) {
-  const T* const from = static_cast<const T*>(plane.data) + row * plane.stride;
-  Pack<T, V> out;
-  if constexpr (V == 1) {
-    out.at[0] = from[column * plane.step];
-  } else if (column + V <= columns) {
-    out = *reinterpret_cast<const Pack<T, V>*>(from + column);
-  } else {
-#pragma unroll
-    for (int v = 0; v < V; ++v) out.at[v] = column + v < columns ? from[column + v] : T{};
-  }
-  return out;
-}
-
-template <class T, int V>
-__device__ inline void store_pack(const Plane& plane, std::int64_t row, std::int64_t column, std::int64_t columns,
-                                  const Pack<T, V>& values) {
-  T* const to = static_cast<T*>(const_cast<void*>(plane.data)) + row * plane.stride;
-  if constexpr (V == 1) {
-    to[column * plane.step] = values.at[0];
-  } else if (column + V <= columns) {
-    *reinterpret_cast<Pack<T, V>*>(to + column) = values;
-  } else {
-#pragma unroll
-    for (int v = 0; v < V; ++v)
-      if (column + v < columns) to[column + v] = values.at[v];
-  }
-}
 
 /// A is the type of a, T that of b and y. F: `static constexpr bool reads_a, reads_b` and float operator()(a, b, index), where
 /// index counts the elements in logical order.
@@ -84,23 +42,17 @@ __global__ void __launch_bounds__(elementwise_threads) elementwise_kernel(const 
     for (int u = 0; u < unrolled; ++u) {
       const std::int64_t column = first + u * apart;
       if (column >= p.columns) break;
-      Pack<T, V> y;
+      float y[V];
 #pragma unroll
       for (int v = 0; v < V; ++v) {
         float left = 0, right = 0;
-        if constexpr (F::reads_a) left = widen(a[u].at[v]);
-        if constexpr (F::reads_b) right = widen(b[u].at[v]);
-        y.at[v] = narrow<T>(p.f(left, right, row * p.columns + column + v));
+        if constexpr (F::reads_a) left = a[u].value(v);
+        if constexpr (F::reads_b) right = b[u].value(v);
+        y[v] = p.f(left, right, row * p.columns + column + v);
       }
-      store_pack<T, V>(p.y, row, column, p.columns, y);
+      store_pack<T, V>(p.y, row, column, p.columns, Pack<T, V>::of(y));
     }
   }
-}
-
-/// Whether packs of `bytes` bytes may be read or written.
-inline bool packs(const Plane& plane, std::int64_t rows, std::size_t size, std::size_t bytes) {
-  return plane.step == 1 && reinterpret_cast<std::uintptr_t>(plane.data) % bytes == 0 &&
-         (rows == 1 || plane.stride * static_cast<std::int64_t>(size) % static_cast<std::int64_t>(bytes) == 0);
 }
 
 template <class A, class T, int V, class F>

@@ -1,86 +1,16 @@
 // The linear rows of a card: products of cuBLASLt with what it can do at their end fused into them, and a plain row for everything.
-// Every product is written as it stands in row-major views, C = A B; cuBLASLt is given the transposed one, Cᵀ = Bᵀ Aᵀ.
 #include "core/arena.hpp"
 #include "cuda/common/device.hpp"
+#include "cuda/common/library_product.hpp"
 #include "cuda/common/linear_layout.hpp"
-#include "cuda/common/matrix.hpp"
 #include "cuda/common/rows.hpp"
-#include "gemm/cublaslt.hpp"
 
 #include <algorithm>
-#include <optional>
 
 namespace everglow::cuda {
 namespace {
 
 using cublaslt::Epilogue;
-using cublaslt::Form;
-
-constexpr std::int64_t most_size = (std::int64_t{1} << 31) - 1;  // cuBLASLt counts rows and columns in 32 bits
-
-/// How cuBLASLt finds a matrix, column-major: as stored, or to be transposed; none where it has neither columns nor rows side by
-/// side.
-struct Orientation {
-  bool transposed = false;
-  std::int64_t ld = 0;
-};
-std::optional<Orientation> stored(const Matrix& m) {
-  if ((m.step == 1 || m.columns == 1) && (m.rows == 1 || m.stride >= m.columns))
-    return Orientation{false, m.rows == 1 ? m.columns : m.stride};
-  if ((m.stride == 1 || m.rows == 1) && (m.columns == 1 || m.step >= m.rows))
-    return Orientation{true, m.columns == 1 ? m.rows : m.step};
-  return {};
-}
-
-/// What a product ends with.
-struct Ending {
-  Epilogue epilogue = Epilogue::none;
-  void* bias = nullptr;  // elements side by side
-  Matrix aux{};
-  bool accumulate = false;
-};
-
-/// One run's surroundings.
-struct Context {
-  const LinearQuery& query;
-  cudaStream_t stream;
-  void* library_scratch;
-  int card() const { return query.device.device.index; }
-};
-
-std::optional<Form> form_of(const LinearQuery& query, const Matrix& a, const Matrix& b, const Matrix& c, const Ending& ending) {
-  const std::optional<Orientation> left = stored(b), right = stored(a), result = stored(c);
-  const bool fits = left && right && result && !result->transposed && std::max({c.rows, c.columns, a.columns}) <= most_size;
-  if (!fits || a.columns == 0) return {};
-  return Form{.m = c.columns,
-              .n = c.rows,
-              .k = a.columns,
-              .transpose_a = left->transposed,
-              .transpose_b = right->transposed,
-              .lda = left->ld,
-              .ldb = right->ld,
-              .ldd = result->ld,
-              .ld_aux = ending.aux.data != nullptr ? ending.aux.stride : 0,
-              .in = a.dtype,
-              .out = c.dtype,
-              .math = query.options.math,
-              .epilogue = ending.epilogue,
-              .accumulate = ending.accumulate};
-}
-
-/// False, with nothing started, where cuBLASLt does not take the product.
-bool multiply_library(const Context& context, const Matrix& a, const Matrix& b, const Matrix& c, const Ending& ending) {
-  const std::optional<Form> form = form_of(context.query, a, b, c, ending);
-  return form && cublaslt::multiply(context.card(), *form, {b.data, a.data, c.data, ending.bias, ending.aux.data},
-                                    context.library_scratch, context.stream);
-}
-
-/// c = or += a b, by whoever takes it.
-void multiply(const Context& context, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  if (c.rows == 0 || c.columns == 0) return;
-  if (!multiply_library(context, a, b, c, {.accumulate = accumulate}))
-    multiply_plain({.a = a, .b = b, .bias = {}, .c = c, .accumulate = accumulate}, context.stream);
-}
 
 /// The matrix itself, or where its rows are not multiples of 16 bytes and there is room, a copy whose rows are.
 Matrix staged(const Context& context, const Matrix& m, void* room) {
@@ -122,33 +52,93 @@ Matrix dense_bias(const Context& context, const ForwardProduct& p) {
   return dense;
 }
 
-/// All in one call; false, with nothing started, where that cannot be.
-bool forward_fused(const Context& context, const ForwardProduct& p, const Matrix& bias) {
-  const bool stores_z = p.z.data != nullptr && context.query.description.activation != Activation::none;
-  const std::optional<Epilogue> epilogue = fused(context.query.description, bias.data != nullptr, stores_z);
+/// The columns of a product that the library makes with its ending, all or all whole units of them; narrow_columns at most are
+/// left.
+std::int64_t main_columns(const Context& context, const ForwardProduct& p) {
+  const std::int64_t columns = p.y.columns, whole = whole_units(columns, p.y.dtype);
+  return whole > 0 && worth_parts(context.query, p.y, p.x.columns) ? whole : columns;
+}
+
+/// All in one call, and one for the columns that are left; false, with nothing started, where that cannot be.
+bool forward_fused(const Context& context, const ForwardProduct& p) {
+  const LinearDescription& d = context.query.description;
+  const bool stores_z = p.z.data != nullptr && d.activation != Activation::none;
+  const std::optional<Epilogue> epilogue = fused(d, p.bias.data != nullptr, stores_z);
   if (!epilogue || (stores_z && (!fits_aux(p.z) || needs_staging(p.y)))) return false;
-  const Matrix to = target(p.y, p.room);
-  if (!multiply_library(context, p.x, p.w, to, {.epilogue = *epilogue, .bias = bias.data, .aux = stores_z ? p.z : Matrix{}}))
+  const std::int64_t columns = p.y.columns, whole = main_columns(context, p);
+  const Matrix to = target(p.y, p.room), main = to.part_of_columns(0, whole), w = p.w.part_of_columns(0, whole);
+  const bool ends = *epilogue != Epilogue::none;
+  if (ends && d.dtype != DType::f32 && !on_units(p.x, w, main)) return false;
+  if (!multiply_library(context, p.x, w, main, {.epilogue = *epilogue, .bias = p.bias.data, .aux = stores_z ? p.z : Matrix{}}))
     return false;
+  if (whole < columns)
+    multiply_narrow({.a = p.x,
+                     .b = p.w.part_of_columns(whole, columns - whole),
+                     .bias = p.bias.part_of_columns(whole, columns - whole),
+                     .c = to.part_of_columns(whole, columns - whole),
+                     .z = stores_z ? p.z.part_of_columns(whole, columns - whole) : Matrix{},
+                     .activation = d.activation},
+                    context.stream);
   if (to.data != p.y.data) copy_matrix(to, p.y, false, context.stream);
   return true;
 }
 
+/// to = x w + bias, rounded once: with the bias at the end, or with the product added to it.
+void forward_product(const Context& context, const ForwardProduct& p, const Matrix& to) {
+  const std::int64_t columns = to.columns, whole = main_columns(context, p);
+  const Matrix main = to.part_of_columns(0, whole), w = p.w.part_of_columns(0, whole);
+  const bool ends = p.bias.data != nullptr && (to.dtype == DType::f32 || on_units(p.x, w, main));
+  const Ending ending{.epilogue = ends ? Epilogue::bias : Epilogue::none, .bias = ends ? p.bias.data : nullptr};
+  if ((p.bias.data == nullptr || ends) && multiply_library(context, p.x, w, main, ending)) {
+    if (whole == columns) return;
+    const std::int64_t left = columns - whole;
+    multiply_narrow({.a = p.x,
+                     .b = p.w.part_of_columns(whole, left),
+                     .bias = p.bias.part_of_columns(whole, left),
+                     .c = to.part_of_columns(whole, left),
+                     .z = {},
+                     .activation = Activation::none},
+                    context.stream);
+    return;
+  }
+  Matrix repeated = p.bias;
+  repeated.rows = to.rows, repeated.stride = 0;
+  if (p.bias.data != nullptr) copy_matrix(repeated, to, false, context.stream);
+  multiply(context, p.x, p.w, to, p.bias.data != nullptr);
+}
+
 /// The product with its bias first, then the activation from what was stored.
-void forward_in_steps(const Context& context, const ForwardProduct& p, const Matrix& bias) {
+void forward_in_steps(const Context& context, const ForwardProduct& p) {
   const Activation activation = context.query.description.activation;
   const Matrix& first = p.z.data != nullptr ? p.z : p.y;
-  Matrix to = target(first, p.room);
-  const Ending ending{.epilogue = bias.data != nullptr ? Epilogue::bias : Epilogue::none, .bias = bias.data};
-  const bool ended = multiply_library(context, p.x, p.w, to, ending);
-  if (!ended && multiply_library(context, p.x, p.w, to, {})) {
-    activate_matrix(to, bias, to, Activation::none, context.stream);
-  } else if (!ended) {
-    to = first;
-    multiply_plain({.a = p.x, .b = p.w, .bias = bias, .c = to}, context.stream);
-  }
+  const Matrix to = target(first, p.room);
+  forward_product(context, p, to);
   if (to.data != first.data && p.z.data != nullptr) copy_matrix(to, p.z, false, context.stream);
   if (activation != Activation::none || to.data != p.y.data) activate_matrix(to, {}, p.y, activation, context.stream);
+}
+
+/// x and w as they are or on rows of 16 bytes. Where k is odd and there is room, both are copied, with zeros up to a whole k.
+void stage_operands(const Context& context, const ForwardRooms& rooms, const Matrix& weight, ForwardProduct& p) {
+  const bool outputs_first = context.query.description.layout == LinearLayout::outputs_inputs;
+  const std::int64_t k = p.x.columns, unit = unit_of(p.x.dtype), filled = (k + unit - 1) / unit * unit;
+  if (k == filled || rooms.x == nullptr || rooms.weight == nullptr || p.x.rows == 0) {
+    const Matrix w = staged(context, weight, rooms.weight);
+    p.x = staged(context, p.x, rooms.x), p.w = outputs_first ? w.transposed() : w;
+    return;
+  }
+  const auto fill = [&](const Matrix& from, void* room, std::int64_t rows, std::int64_t columns) {
+    Matrix shape = from;
+    shape.rows = rows, shape.columns = columns;
+    const Matrix to = staged_matrix(shape, room);
+    copy_matrix(from, to.part_of_rows(0, from.rows).part_of_columns(0, from.columns), false, context.stream);
+    clear_matrix(to.part_of_rows(from.rows, rows - from.rows), context.stream);
+    clear_matrix(to.part_of_columns(from.columns, columns - from.columns), context.stream);
+    return to;
+  };
+  p.x = fill(p.x, rooms.x, p.x.rows, filled);
+  const Matrix w =
+      outputs_first ? fill(weight, rooms.weight, weight.rows, filled) : fill(weight, rooms.weight, filled, weight.columns);
+  p.w = outputs_first ? w.transposed() : w;
 }
 
 void forward(const LinearQuery& query, const LinearForward& t, void* workspace, const Stream& stream) {
@@ -158,41 +148,73 @@ void forward(const LinearQuery& query, const LinearForward& t, void* workspace, 
   const Context context{query, stream_of(stream), rooms.library};
   const Matrix y = matrix_of(t.y);
   if (y.rows == 0 || y.columns == 0) return;
-  const Matrix weight = staged(context, matrix_of(t.weight), rooms.weight);
-  ForwardProduct p{.x = staged(context, matrix_of(t.x), rooms.x),
-                   .w = query.description.layout == LinearLayout::outputs_inputs ? weight.transposed() : weight,
+  ForwardProduct p{.x = matrix_of(t.x),
+                   .w = {},
                    .bias = matrix_of(t.bias),
                    .y = y,
                    .z = matrix_of(t.preactivation),
                    .bias_room = rooms.bias,
                    .room = rooms.y};
-  const Matrix bias = dense_bias(context, p);
-  p.bias = bias;
-  if (!forward_fused(context, p, bias)) {
-    forward_in_steps(context, p, bias);
-  } else if (p.z.data != nullptr && query.description.activation == Activation::none) {
+  p.bias = dense_bias(context, p);
+  stage_operands(context, rooms, matrix_of(t.weight), p);
+  if (!forward_fused(context, p))
+    forward_in_steps(context, p);
+  else if (p.z.data != nullptr && query.description.activation == Activation::none)
     copy_matrix(y, p.z, false, context.stream);
-  }
 }
 
-/// dweight and dbias from dz and x, whose product may sum dz over the batch on its way.
+/// dweight = or += its product, of which the library sums dz over the batch on its way for the whole units of outputs: how many.
+std::int64_t weight_product(const Context& context, const Matrix& x, const Matrix& dz, const Matrix& to, const Ending& wanted) {
+  const bool outputs_first = context.query.description.layout == LinearLayout::outputs_inputs;
+  const Matrix a = outputs_first ? dz.transposed() : x.transposed(), b = outputs_first ? x : dz;
+  const std::int64_t outputs = dz.columns, inputs = x.columns;
+  const std::int64_t whole_out = whole_units(outputs, dz.dtype), whole_in = whole_units(inputs, dz.dtype);
+  const bool parts = worth_parts(context.query, to, dz.rows) && whole_out > 0 && whole_in > 0;
+  const std::int64_t some_out = parts ? whole_out : outputs, some_in = parts ? whole_in : inputs;
+  const std::int64_t rows = outputs_first ? some_out : some_in, columns = outputs_first ? some_in : some_out;
+  Ending ending = wanted;
+  ending.epilogue = outputs_first ? Epilogue::sum_of_b : Epilogue::sum_of_a;
+  const Matrix main = to.part_of_rows(0, rows).part_of_columns(0, columns);
+  if (wanted.bias == nullptr || !multiply_library(context, a.part_of_rows(0, rows), b.part_of_columns(0, columns), main, ending)) {
+    multiply(context, a, b, to, wanted.accumulate);
+    return 0;
+  }
+  // What is left of both sides, with nothing at its end.
+  const Matrix below = to.part_of_rows(rows, to.rows - rows),
+               right = to.part_of_rows(0, rows).part_of_columns(columns, to.columns - columns);
+  multiply(context, a.part_of_rows(rows, to.rows - rows), b, below, wanted.accumulate);
+  multiply(context, a.part_of_rows(0, rows), b.part_of_columns(columns, to.columns - columns), right, wanted.accumulate);
+  return some_out;
+}
+
+/// dweight and dbias from dz and x.
 void weight_gradient(const Context& context, const LinearBackward& t, const Matrix& x, const Matrix& dz,
                      const BackwardRooms& rooms) {
-  const bool outputs_first = context.query.description.layout == LinearLayout::outputs_inputs;
   const Matrix dweight = matrix_of(t.dweight), dbias = matrix_of(t.dbias);
-  const Matrix a = outputs_first ? dz.transposed() : x.transposed(), b = outputs_first ? x : dz;
   const bool sums = t.dbias.given() && !t.accumulate && dbias.step == 1 && dbias.dtype == dweight.dtype &&
                     reinterpret_cast<std::uintptr_t>(dbias.data) % 16 == 0;
-  const Matrix to = t.dweight.given() ? target(dweight, rooms.dweight) : dweight;
-  const bool copied = to.data != dweight.data;
-  bool summed = false;
+  std::int64_t summed = 0;
   if (t.dweight.given() && dweight.rows > 0 && dweight.columns > 0) {
-    const Epilogue epilogue = outputs_first ? Epilogue::sum_of_b : Epilogue::sum_of_a;
-    summed = sums && multiply_library(context, a, b, to, {.epilogue = epilogue, .bias = dbias.data});
-    if (!summed) multiply(context, a, b, to, t.accumulate && !copied);
+    const Matrix to = target(dweight, rooms.dweight);
+    const bool copied = to.data != dweight.data;
+    summed =
+        weight_product(context, x, dz, to, {.bias = sums ? dbias.data : nullptr, .aux = {}, .accumulate = t.accumulate && !copied});
     if (copied) copy_matrix(to, dweight, t.accumulate, context.stream);
   }
-  if (t.dbias.given() && !summed) sum_rows(dz, dbias, t.accumulate, rooms.sums, context.stream);
+  const std::int64_t left = dz.columns - summed;
+  if (t.dbias.given() && left > 0)
+    sum_rows(dz.part_of_columns(summed, left), dbias.part_of_columns(summed, left), t.accumulate, rooms.sums, context.stream);
+}
+
+/// dx = dz weight.
+void activation_gradient_product(const Context& context, const LinearBackward& t, const Matrix& dz, const BackwardRooms& rooms) {
+  const Matrix weight = staged(context, matrix_of(t.weight), rooms.weight), dx = matrix_of(t.dx), to = target(dx, rooms.dx);
+  const Matrix b = context.query.description.layout == LinearLayout::outputs_inputs ? weight : weight.transposed();
+  if (dx.rows == 0 || dx.columns == 0) return;
+  if (rooms.wide_dx != nullptr && dz.columns != whole_units(dz.columns, dz.dtype))
+    return multiply_odd_k(context, dz, b, dx, rooms.wide_dx);
+  multiply(context, dz, b, to, false);
+  if (to.data != dx.data) copy_matrix(to, dx, false, context.stream);
 }
 
 void backward(const LinearQuery& query, const LinearBackward& t, void* workspace, const Stream& stream) {
@@ -208,11 +230,7 @@ void backward(const LinearQuery& query, const LinearBackward& t, void* workspace
   } else {
     dz = staged(context, dz, rooms.dz);
   }
-  if (t.dx.given()) {
-    const Matrix weight = staged(context, matrix_of(t.weight), rooms.weight), dx = matrix_of(t.dx), to = target(dx, rooms.dx);
-    multiply(context, dz, query.description.layout == LinearLayout::outputs_inputs ? weight : weight.transposed(), to, false);
-    if (to.data != dx.data) copy_matrix(to, dx, false, context.stream);
-  }
+  if (t.dx.given()) activation_gradient_product(context, t, dz, rooms);
   if (!t.dweight.given() && !t.dbias.given()) return;
   const Matrix x = t.dweight.given() ? staged(context, matrix_of(t.x), rooms.x) : Matrix{};
   weight_gradient(context, t, x, dz, rooms);
@@ -244,8 +262,15 @@ void explain(const LinearQuery& query, Explanation& out) {
   if (!query.device.present) return;
   const CurrentCard current(query.device.device.index);
   for (std::size_t i = 0; i < out.gemms.size(); ++i) {
-    const DenseProduct dense = dense_product(query, static_cast<int>(i));
-    const std::optional<Form> form = form_of(query, dense.a, dense.b, dense.c, {});
+    DenseProduct dense = dense_product(query, static_cast<int>(i));
+    if (worth_parts(query, dense.c, dense.a.columns)) {  // the part that counts
+      const std::int64_t rows = whole_units(dense.c.rows, dense.c.dtype), columns = whole_units(dense.c.columns, dense.c.dtype);
+      const std::int64_t k = whole_units(dense.a.columns, dense.a.dtype);
+      dense.a = dense.a.part_of_rows(0, rows).part_of_columns(0, k),
+      dense.b = dense.b.part_of_rows(0, k).part_of_columns(0, columns);
+      dense.c = dense.c.part_of_rows(0, rows).part_of_columns(0, columns);
+    }
+    const std::optional<cublaslt::Form> form = form_of(query, dense.a, dense.b, dense.c, {});
     if (form) out.gemms[i].algorithm = cublaslt::algorithm_text(query.device.device.index, *form);
   }
 }

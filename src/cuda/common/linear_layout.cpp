@@ -69,16 +69,25 @@ void* take(Arena& arena, bool wanted, std::int64_t rows, std::int64_t columns, s
   return wanted && rows > 0 && columns > 0 ? arena.take<std::byte>(rows * rounded(columns * element, line)) : nullptr;
 }
 
+/// cuBLASLt refuses scratch that is not on 256 bytes; an arena's is on 64.
+void* take_library_scratch(Arena& arena) {
+  constexpr std::size_t wanted = 256;
+  std::byte* const memory = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes + wanted));
+  const auto past = reinterpret_cast<std::uintptr_t>(memory) % wanted;
+  return memory == nullptr || past == 0 ? memory : memory + (wanted - past);
+}
+
 }  // namespace
 
 ForwardRooms forward_rooms(const LinearQuery& query, Arena& arena) {
   const Sizes s(query);
-  const bool pay = forward_pays(query);
+  const bool pay = forward_pays(query), deep = pay && s.odd(s.inputs);
   ForwardRooms out;
-  out.library = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes));
+  out.library = take_library_scratch(arena);
   out.bias = arena.take<std::byte>(s.outputs * s.element);
-  out.x = take(arena, pay && s.odd(s.inputs), s.batch, s.inputs, s.element);
-  out.weight = take(arena, pay && s.odd(s.weight_columns), s.weight_rows, s.weight_columns, s.element);
+  out.x = take(arena, deep, s.batch, s.inputs, s.element);
+  const std::int64_t filled = unit_of(query.description.dtype) - 1;  // rows of zeros where k counts rows
+  out.weight = take(arena, deep || (pay && s.odd(s.weight_columns)), s.weight_rows + filled, s.weight_columns, s.element);
   out.y = take(arena, pay && s.odd(s.outputs), s.batch, s.outputs, s.element);
   return out;
 }
@@ -87,12 +96,13 @@ BackwardRooms backward_rooms(const LinearQuery& query, Arena& arena) {
   const Sizes s(query);
   const bool for_dx = activation_gradient_pays(query), for_dweight = weight_gradient_pays(query);
   BackwardRooms out;
-  out.library = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes));
+  out.library = take_library_scratch(arena);
   out.sums = arena.take<float>(sum_rows_scratch(s.batch, s.outputs));
   out.x = take(arena, for_dweight && s.odd(s.inputs), s.batch, s.inputs, s.element);
   out.weight = take(arena, for_dx && s.odd(s.weight_columns), s.weight_rows, s.weight_columns, s.element);
   out.dz = take(arena, made(query) || ((for_dx || for_dweight) && s.odd(s.outputs)), s.batch, s.outputs, s.element);
   out.dx = take(arena, for_dx && s.odd(s.inputs), s.batch, s.inputs, s.element);
+  out.wide_dx = take(arena, for_dx && s.odd(s.outputs), s.batch, s.inputs, sizeof(float));
   // A gradient may be f32 beside 16-bit tensors.
   out.dweight = take(arena, for_dweight && s.odd(s.weight_columns), s.weight_rows, s.weight_columns, sizeof(float));
   return out;
@@ -106,6 +116,8 @@ PlainRooms plain_rooms(const LinearQuery& query, Arena& arena) {
   out.sums = arena.take<float>(sum_rows_scratch(s.batch, s.outputs));
   return out;
 }
+
+std::int64_t unit_of(DType dtype) { return needed / static_cast<std::int64_t>(size_of(dtype)); }
 
 bool needs_staging(const Matrix& m) {
   const auto size = static_cast<std::int64_t>(size_of(m.dtype));

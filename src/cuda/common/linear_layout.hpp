@@ -1,5 +1,6 @@
 // The workspace of the linear rows of a card, and which tensors are staged: copied to rows that are multiples of 16 bytes, where
-// cuBLASLt is several times as fast, if dense tensors are not and the plan predicts that the copies cost less than they gain.
+// cuBLASLt is several times as fast, if dense tensors are not and the plan predicts that the copies cost less than they gain. It is
+// slow as well where k alone is odd, however far rows stand apart: forward then stages both operands, with zeros up to a whole k.
 #pragma once
 
 #include "core/arena.hpp"
@@ -25,6 +26,7 @@ struct BackwardRooms {
   void* weight = nullptr;
   void* dz = nullptr;
   void* dx = nullptr;
+  void* wide_dx = nullptr;  // f32
   void* dweight = nullptr;
 };
 BackwardRooms backward_rooms(const LinearQuery& query, Arena& arena);
@@ -35,6 +37,10 @@ struct PlainRooms {
 };
 PlainRooms plain_rooms(const LinearQuery& query, Arena& arena);
 
+/// Elements of 16 bytes.
+std::int64_t unit_of(DType dtype);
+/// The largest multiple of 16 bytes that fits, in elements.
+inline std::int64_t whole_units(std::int64_t elements, DType dtype) { return elements / unit_of(dtype) * unit_of(dtype); }
 /// Rows or the first element not on 16 bytes.
 bool needs_staging(const Matrix& m);
 /// The same rows and columns in a room, rows on 64 bytes.

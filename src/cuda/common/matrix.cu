@@ -165,6 +165,43 @@ __global__ void __launch_bounds__(tile* tile_rows) product_kernel(const __grid_c
   }
 }
 
+struct NarrowParams {
+  Plane a, b, bias, c, z;
+  std::int64_t rows, k;
+  int columns;
+  Activation activation;
+};
+
+constexpr int narrow_warps = 8;
+
+template <class T>
+__global__ void __launch_bounds__(32 * narrow_warps) narrow_kernel(const __grid_constant__ NarrowParams p) {
+  constexpr int most = static_cast<int>(narrow_columns);
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * narrow_warps + threadIdx.y;
+  if (row >= p.rows) return;
+  const T* const a = static_cast<const T*>(p.a.data) + row * p.a.stride;
+  const T* const b = static_cast<const T*>(p.b.data);
+  float sums[most] = {};
+#pragma unroll 4
+  for (std::int64_t k = threadIdx.x; k < p.k; k += 32) {
+    const float left = widen(a[k * p.a.step]);
+#pragma unroll
+    for (int j = 0; j < most; ++j)
+      if (j < p.columns) sums[j] = fmaf(left, widen(b[k * p.b.stride + j * p.b.step]), sums[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < most; ++j)
+    for (int lane = 16; lane > 0; lane /= 2) sums[j] += __shfl_xor_sync(0xffffffffU, sums[j], lane);
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (int j = 0; j < most; ++j) {
+    if (j >= p.columns) break;
+    T z = narrow<T>(sums[j] + (p.bias.data != nullptr ? widen(static_cast<const T*>(p.bias.data)[j * p.bias.step]) : 0));
+    if (p.z.data != nullptr) static_cast<T*>(const_cast<void*>(p.z.data))[row * p.z.stride + j * p.z.step] = z;
+    static_cast<T*>(const_cast<void*>(p.c.data))[row * p.c.stride + j * p.c.step] = narrow<T>(activate(p.activation, widen(z)));
+  }
+}
+
 }  // namespace
 
 Matrix matrix_of(const ConstTensorView& view) {
@@ -182,6 +219,12 @@ void copy_matrix(const Matrix& from, const Matrix& to, bool accumulate, cudaStre
     move_units<std::uint16_t>(from, to, stream);
     return;
   }
+  if (from.dtype == DType::f32 && to.dtype != DType::f32) {
+    visit_storage(to.dtype, [&](auto element) {
+      launch_elementwise<float, Stored<decltype(element)>>(params_of(from, {}, to, Identity{}), stream);
+    });
+    return;
+  }
   visit_result(from.dtype, to.dtype, [&](auto element, auto result) {
     using A = decltype(element);
     using T = decltype(result);
@@ -190,6 +233,14 @@ void copy_matrix(const Matrix& from, const Matrix& to, bool accumulate, cudaStre
     else
       launch_elementwise<A, T>(params_of(from, {}, to, Identity{}), stream);
   });
+}
+
+void clear_matrix(const Matrix& m, cudaStream_t stream) {
+  if (m.rows == 0 || m.columns == 0) return;
+  const std::size_t size = size_of(m.dtype);
+  check(cudaMemset2DAsync(m.data, static_cast<std::size_t>(m.stride) * size, 0, static_cast<std::size_t>(m.columns) * size,
+                          static_cast<std::size_t>(m.rows), stream),
+        "clear");
 }
 
 void activate_matrix(const Matrix& z, const Matrix& bias, const Matrix& y, Activation activation, cudaStream_t stream) {
@@ -237,6 +288,23 @@ void sum_rows(const Matrix& a, const Matrix& sums, bool accumulate, float* scrat
     sum_end_kernel<decltype(result)><<<static_cast<unsigned>((a.columns + threads - 1) / threads), threads, 0, stream>>>(p);
   });
   check_launch("sum of rows");
+}
+
+void multiply_narrow(const NarrowProduct& product, cudaStream_t stream) {
+  const NarrowParams p{.a = plane_of(product.a),
+                       .b = plane_of(product.b),
+                       .bias = plane_of(product.bias),
+                       .c = plane_of(product.c),
+                       .z = plane_of(product.z),
+                       .rows = product.c.rows,
+                       .k = product.a.columns,
+                       .columns = static_cast<int>(product.c.columns),
+                       .activation = product.activation};
+  visit_storage(product.c.dtype, [&](auto element) {
+    narrow_kernel<Stored<decltype(element)>>
+        <<<static_cast<unsigned>((p.rows + narrow_warps - 1) / narrow_warps), dim3(32, narrow_warps), 0, stream>>>(p);
+  });
+  check_launch("narrow product");
 }
 
 void multiply_plain(const PlainProduct& product, cudaStream_t stream) {

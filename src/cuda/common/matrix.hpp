@@ -17,17 +17,29 @@ struct Matrix {
   DType dtype = DType::f32;
 
   Matrix transposed() const { return {data, columns, rows, step, stride, dtype}; }
-  std::int64_t row_bytes() const { return stride * static_cast<std::int64_t>(size_of(dtype)); }
+  /// Columns, or rows, [begin, begin + count).
+  Matrix part_of_columns(std::int64_t begin, std::int64_t count) const {
+    return {at(begin * step), rows, count, stride, step, dtype};
+  }
+  Matrix part_of_rows(std::int64_t begin, std::int64_t count) const {
+    return {at(begin * stride), count, columns, stride, step, dtype};
+  }
+  void* at(std::int64_t offset) const {
+    return data != nullptr ? static_cast<char*>(data) + offset * static_cast<std::int64_t>(size_of(dtype)) : nullptr;
+  }
 };
 /// A [rows, columns] view; with no columns or rows of its own a vector is one row.
 Matrix matrix_of(const ConstTensorView& view);
 
-/// to = from, or to += from; dtypes as one of {same, same}, and to in f32 for 16-bit `from` where it accumulates.
+/// to = from, or to += from. Dtypes are the same, or one of them is f32.
 void copy_matrix(const Matrix& from, const Matrix& to, bool accumulate, cudaStream_t stream);
 /// y = act(z + bias), bias [1, columns] or without data. z may be y.
 void activate_matrix(const Matrix& z, const Matrix& bias, const Matrix& y, Activation activation, cudaStream_t stream);
 /// dz = dy act'(z).
 void activation_gradient(const Matrix& z, const Matrix& dy, const Matrix& dz, Activation activation, cudaStream_t stream);
+
+/// Writes 0.
+void clear_matrix(const Matrix& m, cudaStream_t stream);
 
 /// f32 elements of scratch that sum_rows wants.
 std::int64_t sum_rows_scratch(std::int64_t rows, std::int64_t columns);
@@ -41,5 +53,13 @@ struct PlainProduct {
   bool accumulate = false;
 };
 void multiply_plain(const PlainProduct& product, cudaStream_t stream);
+
+/// c = act(a b + bias) for a c of few columns, a warp for each row; z, where it is given, is what the activation reads.
+struct NarrowProduct {
+  Matrix a, b, bias, c, z;
+  Activation activation = Activation::none;
+};
+inline constexpr std::int64_t narrow_columns = 8;
+void multiply_narrow(const NarrowProduct& product, cudaStream_t stream);
 
 }  // namespace everglow::cuda

@@ -1,113 +1,114 @@
-// The arithmetic of softmax on a card: running maxima and sums and how two of them join, the same for every kernel.
+// The arithmetic of softmax on a card: sums of exponentials below a top, how two of them join, and what an element becomes.
 #pragma once
 
-#include "cuda/common/elementwise.cuh"
+#include "cuda/common/pack.cuh"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace everglow::cuda {
 
-/// Of some elements of a row: forward their maximum and the sum of exponentials below it, backward the sum alone.
+/// Of some elements of a row: forward their maximum and the sum of exponentials below it, backward the sum alone. Nothing: -inf, 0.
 struct SoftmaxPart {
   float top, sum;
 };
-
-__device__ inline float negative_infinity() { return __int_as_float(0xff800000); }
 
 struct SoftmaxParams {
   Plane x;   // forward: x; backward: y
   Plane d;   // backward: dy
   Plane to;  // y or dx
   std::int64_t rows, columns;
-  SoftmaxPart* parts;    // [rows, segments] of a row that is made in several launches
-  std::int64_t segment;  // columns of one of them, and of a block of a cluster
-  std::int64_t segments;
-  bool log, zero;  // log-softmax; a row of nothing but -inf becomes zeros
+  SoftmaxPart* parts;     // [rows, segments] of rows that are made in two launches
+  std::int64_t segment;   // columns of a block
+  std::int64_t segments;  // blocks of a row
+  bool log, zero;         // log-softmax; a row of nothing but -inf becomes zeros
 };
 
-struct Forward {
-  static constexpr bool backward = false;
+__device__ inline float negative_infinity() { return __int_as_float(static_cast<int>(0xff800000U)); }
 
-  static __device__ SoftmaxPart none() { return {negative_infinity(), 0}; }
-  /// An empty part has sum 0; a NaN has made the sum NaN, which stays.
-  static __device__ SoftmaxPart join(const SoftmaxPart& a, const SoftmaxPart& b) {
-    if (b.sum == 0) return a;
-    if (a.sum == 0) return b;
-    const float top = fmaxf(a.top, b.top);
-    return {top, a.sum * expf(a.top - top) + b.sum * expf(b.top - top)};
-  }
-  /// Adds V elements to a running part: one exponential for what was there and one for each of them.
-  template <class T, int V>
-  static __device__ void add(SoftmaxPart& part, const Pack<T, V>& x, const Pack<T, V>&, int count, bool) {
-    float top = part.top;
+/// What is taken from elements before the exponential: their top, but 0 where all are -inf, so that these become 0 and a NaN stays.
+__device__ inline float below(float top) { return top == negative_infinity() ? 0 : top; }
+
+/// f32 results are right to two units in the last place of an exponential; 16-bit ones need no more than the fast form.
+template <class T>
+__device__ inline float exponential(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return expf(x);
+  else
+    return __expf(x);
+}
+
+__device__ inline SoftmaxPart join(const SoftmaxPart& a, const SoftmaxPart& b) {
+  const float top = fmaxf(a.top, b.top), from = below(top);
+  return {top, a.sum * expf(a.top - from) + b.sum * expf(b.top - from)};
+}
+
+__device__ inline float join_max(float value) {
 #pragma unroll
-    for (int v = 0; v < V; ++v)
-      if (v < count) top = fmaxf(top, widen(x.at[v]));
-    if (part.sum != 0) part.sum *= expf(part.top - top);
+  for (int lane = 16; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, lane));
+  return value;
+}
+__device__ inline float join_sum(float value) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffU, value, lane);
+  return value;
+}
+
+/// Of all threads of a block, in every one of them; `shared` holds one value for each warp.
+template <class JoinWarp>
+__device__ inline float join_block(float value, float nothing, float* shared, const JoinWarp& join_warp) {
+  value = join_warp(value);
+  const int count = static_cast<int>(blockDim.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  return join_warp(lane < count ? shared[lane] : nothing);
+}
+
+template <class T, int V>
+__device__ inline float pack_max(float top, const Pack<T, V>& x) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) top = fmaxf(top, x.value(v));
+  return top;
+}
+template <class T, int V>
+__device__ inline float pack_sum(float sum, const Pack<T, V>& x, float from) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) sum += exponential<T>(x.value(v) - from);
+  return sum;
+}
+/// Backward: the sum of y dy, or of dy where y is a logarithm.
+template <class T, int V>
+__device__ inline float pack_products(float sum, const Pack<T, V>& y, const Pack<T, V>& dy, bool log) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) sum += log ? dy.value(v) : y.value(v) * dy.value(v);
+  return sum;
+}
+
+/// What forward needs of a whole row for each of its elements.
+struct Normaliser {
+  float from, scale, log_sum;
+  bool log, empty;
+  __device__ Normaliser(const SoftmaxPart& whole, const SoftmaxParams& p)
+      : from(below(whole.top)), scale(1 / whole.sum), log_sum(logf(whole.sum)), log(p.log), empty(p.zero && whole.sum == 0) {}
+  template <class T, int V>
+  __device__ Pack<T, V> results(const Pack<T, V>& x) const {
+    float out[V];
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      const float value = widen(x.at[v]);
-      if (v < count && value != negative_infinity()) part.sum += expf(value - top);
+      const float shifted = x.value(v) - from;
+      out[v] = log ? shifted - log_sum : exponential<T>(shifted) * scale;
+      if (empty) out[v] = log ? negative_infinity() : 0;
     }
-    part.top = top;
-  }
-  /// What the elements of a row have in common.
-  static __device__ SoftmaxPart finish(const SoftmaxPart& part, bool log) {
-    return {part.top, log ? logf(part.sum) : 1 / part.sum};
-  }
-  static __device__ float result(float x, float, const SoftmaxPart& whole, bool log) {
-    return log ? x - whole.top - whole.sum : expf(x - whole.top) * whole.sum;
+    return Pack<T, V>::of(out);
   }
 };
 
-struct Backward {
-  static constexpr bool backward = true;
-
-  static __device__ SoftmaxPart none() { return {0, 0}; }
-  static __device__ SoftmaxPart join(const SoftmaxPart& a, const SoftmaxPart& b) { return {0, a.sum + b.sum}; }
-  template <class T, int V>
-  static __device__ void add(SoftmaxPart& part, const Pack<T, V>& y, const Pack<T, V>& dy, int count, bool log) {
+template <class T, int V>
+__device__ inline Pack<T, V> gradients(const Pack<T, V>& y, const Pack<T, V>& dy, float sum, bool log) {
+  float out[V];
 #pragma unroll
-    for (int v = 0; v < V; ++v)
-      if (v < count) part.sum += log ? widen(dy.at[v]) : widen(y.at[v]) * widen(dy.at[v]);
-  }
-  static __device__ SoftmaxPart finish(const SoftmaxPart& part, bool) { return part; }
-  static __device__ float result(float y, float dy, const SoftmaxPart& whole, bool log) {
-    return log ? dy - expf(y) * whole.sum : y * (dy - whole.sum);
-  }
-};
-
-template <class Pass>
-__device__ inline SoftmaxPart join_warp(SoftmaxPart part) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) {
-    const SoftmaxPart other{__shfl_xor_sync(0xffffffffU, part.top, lane), __shfl_xor_sync(0xffffffffU, part.sum, lane)};
-    part = Pass::join(part, other);
-  }
-  return part;
-}
-
-/// Of all threads of a block, in every one of them. `shared` holds one part for each warp.
-template <class Pass>
-__device__ inline SoftmaxPart join_block(SoftmaxPart part, SoftmaxPart* shared) {
-  part = join_warp<Pass>(part);
-  const int warps = static_cast<int>(blockDim.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (lane == 0) shared[threadIdx.x / 32] = part;
-  __syncthreads();
-  return join_warp<Pass>(lane < warps ? shared[lane] : Pass::none());
-}
-
-/// The results of a pack, for a row whose common part is finished.
-template <class Pass, class T, int V>
-__device__ inline Pack<T, V> softmax_results(const Pack<T, V>& x, const Pack<T, V>& d, const SoftmaxPart& whole,
-                                             const SoftmaxParams& p, bool empty) {
-  Pack<T, V> out;
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    const float value = Pass::result(widen(x.at[v]), widen(d.at[v]), whole, p.log);
-    out.at[v] = narrow<T>(empty ? (p.log ? negative_infinity() : 0) : value);
-  }
-  return out;
+  for (int v = 0; v < V; ++v) out[v] = log ? dy.value(v) - exponential<T>(y.value(v)) * sum : y.value(v) * (dy.value(v) - sum);
+  return Pack<T, V>::of(out);
 }
 
 }  // namespace everglow::cuda
