@@ -79,6 +79,7 @@ std::string model_text(const ModelRequest& request, const gnmt::ModelExplanation
 Json model_json(const gnmt::ModelExplanation& m) {
   Json out{
       {"schema_version", plan_schema_version}, {"layer", "gnmt"}, {"device", m.device}, {"dtype", m.dtype}, {"kernel", nullptr}};
+  out["figures"] = m.items.empty() ? "" : m.items.front().explanation.figures;
   out["time_us"] = m.time_us, out["floor_us"] = m.floor_us;
   out["tokens_per_second"] = m.tokens_per_second;
   out["parameters"] = m.parameters;

@@ -1,4 +1,5 @@
 // Times recurrent cells and attention at sizes of which two differ in one thing, and fits their costs.
+#include "cli/fit.hpp"
 #include "cli/layer_runs.hpp"
 #include "cli/probe.hpp"
 

@@ -1,4 +1,5 @@
 // Times products of the linear rows and fits their costs.
+#include "cli/fit.hpp"
 #include "cli/layer_runs.hpp"
 #include "cli/probe.hpp"
 

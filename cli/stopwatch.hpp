@@ -1,5 +1,5 @@
 // Times of short calls on a machine that others use too: laps over all of them in turn, the median of each lap, and of these the
-// least. And what a model's unknown costs are by such times.
+// least.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,5 @@ class Stopwatch {
   double best_us_ = std::numeric_limits<double>::infinity();
   std::vector<double> samples_;
 };
-
-/// What was counted in one call, and its time.
-struct Counted {
-  std::vector<double> counts;
-  double us;
-};
-/// The costs of what was counted, none below 0, whose predictions have the least squares of relative errors.
-std::vector<double> fit_costs(const std::vector<Counted>& calls);
 
 }  // namespace everglow::cli
