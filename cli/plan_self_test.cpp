@@ -24,7 +24,7 @@ constexpr const char* tested_layers[] = {"linear", "recurrent", "attention"};
 
 struct Row {
   std::string layer, line, pass, kernel, dtype;
-  double predicted_us = 0, measured_us = 0, p10_us = 0, p90_us = 0;
+  double predicted_us = 0, measured_us = 0, p10 = 0, p90 = 0;
   double error() const { return predicted_us / measured_us - 1; }
 };
 
@@ -126,7 +126,7 @@ void predict_rows(std::vector<Problem>& problems) {
       Row& row = problem.rows[i];
       row.layer = problem.c.layer, row.line = problem.c.line, row.kernel = e.kernel, row.dtype = e.dtype;
       row.predicted_us = predicted_us(e, row.pass);
-      row.p10_us = bench::quantile(problem.samples[i], 0.1), row.p90_us = bench::quantile(problem.samples[i], 0.9);
+      row.p10 = bench::quantile(problem.samples[i], 0.1), row.p90 = bench::quantile(problem.samples[i], 0.9);
     }
   }
 }
@@ -147,8 +147,8 @@ Json row_json(const Row& row) {
           {"dtype", row.dtype},
           {"predicted_us", row.predicted_us},
           {"measured_us", row.measured_us},
-          {"p10_us", row.p10_us},
-          {"p90_us", row.p90_us},
+          {"p10", row.p10_us},
+          {"p90", row.p90_us},
           {"error", row.error()}};
 }
 
@@ -159,7 +159,7 @@ void write_rows(const std::string& file, const std::vector<Problem>& problems, c
     for (const Row& row : problem.rows) {
       bench::Record record{.op = row.layer, .line = row.line, .direction = row.pass, .kernel = row.kernel, .dtype = row.dtype};
       record.device = probe.cpu, record.isa = probe.isa, record.threads = probe.threads;
-      record.median_us = row.measured_us, record.p10_us = row.p10_us, record.p90_us = row.p90_us;
+      record.median_us = row.measured_us, record.p10 = row.p10_us, record.p90 = row.p90_us;
       Json line = Json::parse(bench::json_line(record));
       for (const char* unknown : {"warmup", "samples_us", "flops", "bytes", "ref", "ratio"}) line.erase(unknown);
       line["predicted_us"] = std::round(1000 * row.predicted_us) / 1000;
