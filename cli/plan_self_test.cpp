@@ -147,8 +147,8 @@ Json row_json(const Row& row) {
           {"dtype", row.dtype},
           {"predicted_us", row.predicted_us},
           {"measured_us", row.measured_us},
-          {"p10", row.p10_us},
-          {"p90", row.p90_us},
+          {"p10", row.p10},
+          {"p90", row.p90},
           {"error", row.error()}};
 }
 
@@ -159,7 +159,7 @@ void write_rows(const std::string& file, const std::vector<Problem>& problems, c
     for (const Row& row : problem.rows) {
       bench::Record record{.op = row.layer, .line = row.line, .direction = row.pass, .kernel = row.kernel, .dtype = row.dtype};
       record.device = probe.cpu, record.isa = probe.isa, record.threads = probe.threads;
-      record.median_us = row.measured_us, record.p10 = row.p10_us, record.p90 = row.p90_us;
+      record.median_us = row.measured_us, record.p10 = row.p10, record.p90 = row.p90;
       Json line = Json::parse(bench::json_line(record));
       for (const char* unknown : {"warmup", "samples_us", "flops", "bytes", "ref", "ratio"}) line.erase(unknown);
       line["predicted_us"] = std::round(1000 * row.predicted_us) / 1000;
