@@ -7,6 +7,10 @@ fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 cores() { nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2; }
 
+# Whether CUDA code can be compiled here, and whether a card is there to run it.
+has_cuda_toolkit() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+has_cuda_card() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
+
 # packages SET...: the names in these sets of scripts/packages.txt that are for this processor.
 packages() {
   for set in "$@"; do

@@ -1,4 +1,5 @@
-// Linear, softmax and elementwise layers on a card, beside a copy of the same bytes. Usage: everglow_cuda_bench OUT.jsonl [LAYER]
+// Linear, softmax and elementwise layers on a card, beside a copy of the same bytes. Usage: everglow_cuda_bench OUT.jsonl [LAYER
+// [WORDS]]
 #include "bench/cuda/clock.hpp"
 
 #include <cstdio>
@@ -8,7 +9,13 @@
 namespace everglow::bench {
 namespace {
 
-using Sink = std::function<void(const Record&)>;
+/// Where records go, and which cases are wanted: those whose line has these words in it.
+struct Sink {
+  std::function<void(const Record&)> take;
+  std::string words{};
+  void operator()(const Record& record) const { take(record); }
+  bool wants(const std::string& line) const { return line.find(words) != std::string::npos; }
+};
 
 std::string words(std::initializer_list<std::pair<const char*, std::int64_t>> fields) {
   std::string out;
@@ -48,6 +55,7 @@ void linear(const Linear& c, const Sink& sink) {
   const std::string line = "linear" + words({{"batch", c.batch}, {"inputs", c.inputs}, {"outputs", c.outputs}}) +
                            " activation=" + activations[static_cast<int>(c.activation)] + (c.training ? "" : " training=0") +
                            (c.preferred ? " rows=preferred" : "");
+  if (!sink.wants(line)) return;
   const double flops = 2.0 * static_cast<double>(c.batch) * static_cast<double>(c.inputs) * static_cast<double>(c.outputs);
   const auto size = static_cast<double>(size_of(c.dtype));
   const double bytes = size * (static_cast<double>(c.batch) * static_cast<double>(c.inputs + c.outputs) +
@@ -95,17 +103,13 @@ void softmaxes(const Sink& sink) {
   for (const DType dtype : {DType::f32, DType::f16})
     for (const std::int64_t columns : {256, 1024, 4096, 32768, 33708, 131072, 900000, 4000000}) {
       const std::int64_t rows = std::max<std::int64_t>((std::int64_t{1} << 28) / columns, 1);
+      const std::string line = "softmax" + words({{"rows", rows}, {"columns", columns}});
+      if (!sink.wants(line)) continue;
       const SoftmaxPlan plan({.dtype = dtype}, {rows, columns}, card);
       const Numbers x(dtype, rows, columns), y(dtype, rows, columns), dx(dtype, rows, columns);
       const Buffer scratch(plan.workspace_bytes(), card);
       const double bytes = static_cast<double>(rows * columns) * static_cast<double>(size_of(dtype));
-      Subject subject{"softmax",
-                      "softmax" + words({{"rows", rows}, {"columns", columns}}),
-                      "forward",
-                      plan.explain().kernel,
-                      std::string(name(dtype)),
-                      0,
-                      2 * bytes};
+      Subject subject{"softmax", line, "forward", plan.explain().kernel, std::string(name(dtype)), 0, 2 * bytes};
       sink(timed(subject, [&](const Stream& stream) { plan.forward({.x = x.view(), .y = y.view()}, scratch, stream); }));
       subject.direction = "backward", subject.bytes = 3 * bytes;
       sink(timed(subject,
@@ -141,19 +145,20 @@ void pointwises(const Sink& sink) {
 int main(int argc, char** argv) {
   using namespace everglow;
   if (argc < 2) {
-    std::cerr << "usage: everglow_cuda_bench OUT.jsonl [copy|linear|softmax|pointwise]\n";
+    std::cerr << "usage: everglow_cuda_bench OUT.jsonl [copy|linear|softmax|pointwise [WORDS OF A CASE]]\n";
     return 2;
   }
   try {
     std::ofstream out(argv[1], std::ios::app);
     const std::string only = argc > 2 ? argv[2] : "";
-    const bench::Sink sink = [&](const bench::Record& record) {
-      out << bench::json_line(record) << std::flush;
-      std::printf("%-62s %-4s %-20s %9.1f us %7.1f TFLOP/s %7.0f GB/s\n", record.line.c_str(), record.dtype.c_str(),
-                  record.direction.c_str(), record.median_us, record.flops / record.median_us / 1e6,
-                  record.bytes / record.median_us / 1e3);
-      std::fflush(stdout);
-    };
+    const bench::Sink sink{[&](const bench::Record& record) {
+                             out << bench::json_line(record) << std::flush;
+                             std::printf("%-62s %-4s %-20s %9.1f us %7.1f TFLOP/s %7.0f GB/s\n", record.line.c_str(),
+                                         record.dtype.c_str(), record.direction.c_str(), record.median_us,
+                                         record.flops / record.median_us / 1e6, record.bytes / record.median_us / 1e3);
+                             std::fflush(stdout);
+                           },
+                           argc > 3 ? argv[3] : ""};
     if (only.empty() || only == "copy") bench::copies(sink);
     if (only.empty() || only == "linear") bench::linears(sink);
     if (only.empty() || only == "softmax") bench::softmaxes(sink);

@@ -53,7 +53,8 @@ def folders_of_texts(folder):
     os.makedirs(os.path.join(folder, 'build', 'cpu'))
     shutil.copy(ROOT / 'demo', folder)
     with open(os.path.join(folder, 'scripts', 'setup.sh'), 'w', encoding='utf-8') as setup:
-        setup.write('install_missing() { :; }\nconfigure() { :; }\nbuild_preset() { :; }\nsay() { :; }\nfail() { exit 3; }\n')
+        setup.write('install_missing() { :; }\nconfigure() { :; }\nbuild_preset() { :; }\nsay() { :; }\nfail() { exit 3; }\n'
+                    'has_cuda_toolkit() { false; }\n')
     tool = os.path.join(folder, 'build', 'cpu', 'everglow')
     with open(tool, 'w', encoding='utf-8') as script:
         script.write('#!/bin/sh\necho "$*"\n')

@@ -85,9 +85,19 @@ def made(text):
     return re.sub(r'(<!-- (.*?) -->\n).*?(<!-- end -->)', lambda m: f'{m.group(1)}{block(m.group(2))}\n{m.group(3)}', text, flags=re.S)
 
 
+def without_kernels(text):
+    """Without the rows and which of them is taken: the document shows those of a build without CUDA."""
+    return re.sub(r'^kernel  .*\n(?:  \S+ {2,}.*\n)*', '', text, flags=re.M)
+
+
 with open(DOCUMENT, encoding='utf-8') as file:
     document = file.read()
 fresh = made(document)
+built_with_cuda = 'CUDA not built' not in subprocess.run([TOOL, 'info'], capture_output=True, text=True, timeout=60).stdout
+if built_with_cuda:
+    if sys.argv[2:] == ['--write']:
+        sys.exit('docs/plan.md is written by a build without CUDA')
+    document, fresh = without_kernels(document), without_kernels(fresh)
 if sys.argv[2:] == ['--write']:
     with open(DOCUMENT, 'w', encoding='utf-8') as file:
         file.write(fresh)

@@ -27,6 +27,8 @@ MAY_INCLUDE = {
 # Third-party headers and the only folders that may include them.
 THIRD_PARTY = {
     r'(oneapi/)?dnnl': ('src/gemm/', 'bench/'),
+    r'cublas': ('src/gemm/', 'bench/'),
+    r'cuda(_\w+)?\.h|cuda_|cooperative_groups|mma\.h|cub/|cute/|cutlass': ('src/cuda/', 'src/gemm/cublaslt', 'bench/cuda/', 'tests/cuda/'),
     r'nlohmann/|fmt/': ('src/gnmt/', 'cli/', 'tests/'),
     r'sentencepiece|utf8proc': ('src/gnmt/', 'tests/gnmt/'),
     r'CLI/': ('cli/',),
@@ -56,7 +58,7 @@ MAX_LINES, MAX_FUNCTION, MAX_KERNEL, MAX_PARAMETERS, MAX_HEAD = 500, 60, 150, 6,
 
 
 def is_kernel_file(path):
-    return bool(re.match(r'src/[^/]+/isa/|src/cuda/', path))
+    return bool(re.match(r'src/[^/]+/isa/|src/cuda/.*\.cuh?$', path))
 
 
 def includes(lines):

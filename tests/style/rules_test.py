@@ -17,9 +17,11 @@ class Includes(unittest.TestCase):
         for path, name in (('src/core/a.cpp', 'ops/tables.hpp'), ('src/gemm/a.cpp', 'cpu/rows.hpp'), ('src/cpu/a.cpp', 'ops/a.hpp'),
                            ('src/gnmt/a.cpp', 'core/check.hpp'), ('cli/a.cpp', 'core/check.hpp'), ('cli/a.cpp', 'gnmt/model_impl.hpp'),
                            ('bench/a.cpp', 'core/isa.hpp'), ('bench/a.cpp', 'support/tensor.hpp'),
-                           ('src/reference/a.cpp', 'cpu/rows.hpp')):
+                           ('src/reference/a.cpp', 'cpu/rows.hpp'), ('src/cuda/common/a.cu', 'ops/tables.hpp'),
+                           ('src/cuda/sm80/a.cuh', 'cpu/rows.hpp'), ('src/cpu/a.cpp', 'cuda/common/device.hpp')):
             self.assertTrue(found(path, f'#include "{name}"', rules.include_rule), (path, name))
-        for path, name in (('src/ops/a.cpp', 'core/check.hpp'), ('src/cpu/a.cpp', 'gemm/gemm.hpp'), ('src/gnmt/a.cpp', 'gnmt/a.hpp'),
+        for path, name in (('src/cuda/common/a.cu', 'gemm/cublaslt.hpp'), ('src/ops/cuda/a.cpp', 'cuda/common/rows.hpp'),
+                           ('src/ops/a.cpp', 'core/check.hpp'), ('src/cpu/a.cpp', 'gemm/gemm.hpp'), ('src/gnmt/a.cpp', 'gnmt/a.hpp'),
                            ('bench/a.cpp', 'cases/case.hpp'), ('bench/a.cpp', 'bench/problem.hpp')):
             self.assertFalse(found(path, f'#include "{name}"', rules.include_rule), (path, name))
 
@@ -33,9 +35,12 @@ class Includes(unittest.TestCase):
     def test_third_party(self):
         for path, name in (('src/cpu/a.cpp', 'oneapi/dnnl/dnnl.hpp'), ('src/core/a.cpp', 'fmt/core.h'), ('cli/a.cpp', 'utf8proc.h'),
                            ('src/gnmt/a.cpp', 'CLI/CLI.hpp'), ('bench/a.cpp', 'nlohmann/json.hpp'),
-                           ('include/everglow/a.hpp', 'omp.h'), ('src/ops/a.cpp', 'gtest/gtest.h')):
+                           ('src/cpu/a.cpp', 'cuda_runtime_api.h'), ('src/cuda/common/a.cpp', 'cublasLt.h'),
+                           ('src/ops/a.cpp', 'cuda_fp16.h'), ('src/core/a.hpp', 'cooperative_groups.h'),
+                           ('include/everglow/a.hpp', 'cuda_runtime.h'), ('include/everglow/a.hpp', 'omp.h'), ('src/ops/a.cpp', 'gtest/gtest.h')):
             self.assertTrue(found(path, f'#include <{name}>', rules.third_party_rule), (path, name))
-        for path, name in (('src/gemm/a.cpp', 'oneapi/dnnl/dnnl.hpp'), ('include/everglow/a.hpp', 'vector'), ('cli/a.cpp', 'fmt/core.h')):
+        for path, name in (('src/gemm/cublaslt.cpp', 'cublasLt.h'), ('src/cuda/sm80/a.cuh', 'cuda_fp16.h'),
+                           ('tests/cuda/a.cpp', 'cuda_runtime_api.h'), ('src/gemm/a.cpp', 'oneapi/dnnl/dnnl.hpp'), ('include/everglow/a.hpp', 'vector'), ('cli/a.cpp', 'fmt/core.h')):
             self.assertFalse(found(path, f'#include <{name}>', rules.third_party_rule), (path, name))
 
     def test_instruction_set_sources(self):
@@ -57,6 +62,8 @@ class Sizes(unittest.TestCase):
         self.assertTrue(found('src/core/a.cpp', of(61), rules.function_rule))
         self.assertFalse(found('src/core/a.cpp', of(60), rules.function_rule))
         self.assertFalse(found('src/cpu/isa/a.cpp', of(150), rules.function_rule))
+        self.assertFalse(found('src/cuda/common/a.cu', of(150), rules.function_rule))
+        self.assertTrue(found('src/cuda/common/a.cpp', of(61), rules.function_rule))
         self.assertTrue(found('src/cpu/isa/a.cpp', of(151), rules.function_rule))
 
     def test_parameters(self):

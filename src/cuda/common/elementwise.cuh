@@ -2,7 +2,6 @@
 // thread moves 16 bytes at a time; each loads several times before it stores, to have enough bytes under way.
 #pragma once
 
-#include "cuda/common/activation.cuh"
 #include "cuda/common/device.hpp"
 #include "cuda/common/pack.cuh"
 
@@ -20,8 +19,19 @@ struct ElementwiseParams {
 
 constexpr int elementwise_threads = 256;
 
+/// What F makes of V elements that begin at an index in logical order: all at once where it can, else one by one.
+template <int V, class F>
+__device__ inline void apply(const F& f, const float (&a)[V], const float (&b)[V], float (&y)[V], std::int64_t index) {
+  if constexpr (requires { f.all(a, b, y, index); }) {
+    f.all(a, b, y, index);
+  } else {
+#pragma unroll
+    for (int v = 0; v < V; ++v) y[v] = f(a[v], b[v], index + v);
+  }
+}
+
 /// A is the type of a, T that of b and y. F: `static constexpr bool reads_a, reads_b` and float operator()(a, b, index), where
-/// index counts the elements in logical order.
+/// index counts the elements in logical order; it may have all(a, b, y, index) for several of them.
 template <class A, class T, int V, class F>
 __global__ void __launch_bounds__(elementwise_threads) elementwise_kernel(const __grid_constant__ ElementwiseParams<F> p) {
   constexpr int unrolled = V > 1 ? 4 : 8;
@@ -42,14 +52,13 @@ __global__ void __launch_bounds__(elementwise_threads) elementwise_kernel(const 
     for (int u = 0; u < unrolled; ++u) {
       const std::int64_t column = first + u * apart;
       if (column >= p.columns) break;
-      float y[V];
+      float left[V] = {}, right[V] = {}, y[V];
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        float left = 0, right = 0;
-        if constexpr (F::reads_a) left = a[u].value(v);
-        if constexpr (F::reads_b) right = b[u].value(v);
-        y[v] = p.f(left, right, row * p.columns + column + v);
+        if constexpr (F::reads_a) left[v] = a[u].value(v);
+        if constexpr (F::reads_b) right[v] = b[u].value(v);
       }
+      apply<V>(p.f, left, right, y, row * p.columns + column);
       store_pack<T, V>(p.y, row, column, p.columns, Pack<T, V>::of(y));
     }
   }
@@ -91,17 +100,6 @@ struct Identity {
 struct Sum {
   static constexpr bool reads_a = true, reads_b = true;
   __device__ float operator()(float a, float b, std::int64_t) const { return a + b; }
-};
-struct Activated {
-  static constexpr bool reads_a = true, reads_b = false;
-  Activation activation;
-  __device__ float operator()(float a, float, std::int64_t) const { return activate(activation, a); }
-};
-/// a is what the activation read, b the gradient of what it gave.
-struct ActivationGradient {
-  static constexpr bool reads_a = true, reads_b = true;
-  Activation activation;
-  __device__ float operator()(float a, float b, std::int64_t) const { return b * activation_slope(activation, a); }
 };
 
 }  // namespace everglow::cuda

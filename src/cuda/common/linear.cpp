@@ -114,7 +114,7 @@ void forward_in_steps(const Context& context, const ForwardProduct& p) {
   const Matrix to = target(first, p.room);
   forward_product(context, p, to);
   if (to.data != first.data && p.z.data != nullptr) copy_matrix(to, p.z, false, context.stream);
-  if (activation != Activation::none || to.data != p.y.data) activate_matrix(to, {}, p.y, activation, context.stream);
+  if (activation != Activation::none || to.data != p.y.data) activate_matrix(to, p.y, activation, context.stream);
 }
 
 /// x and w as they are or on rows of 16 bytes. Where k is odd and there is room, both are copied, with zeros up to a whole k.
@@ -283,7 +283,7 @@ void plain_forward(const LinearQuery& query, const LinearForward& t, void*, cons
   multiply_plain({.a = matrix_of(t.x), .b = outputs_first ? weight.transposed() : weight, .bias = matrix_of(t.bias), .c = first},
                  stream_of(stream));
   if (query.description.activation != Activation::none || first.data != y.data)
-    activate_matrix(first, {}, y, query.description.activation, stream_of(stream));
+    activate_matrix(first, y, query.description.activation, stream_of(stream));
 }
 
 void plain_backward(const LinearQuery& query, const LinearBackward& t, void* workspace, const Stream& stream) {

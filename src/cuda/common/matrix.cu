@@ -2,16 +2,41 @@
 #include "cuda/common/matrix.hpp"
 
 #include "core/visit.hpp"
+#include "cuda/common/activation.cuh"
 #include "cuda/common/elementwise.cuh"
 
 namespace everglow::cuda {
 namespace {
 
-struct ActivatedWithBias {
-  static constexpr bool reads_a = true, reads_b = true;
-  Activation activation;
-  __device__ float operator()(float a, float b, std::int64_t) const { return activate(activation, a + b); }
+/// The activation is a constant, or each element would branch by itself and no two would be under way together.
+template <Activation activation>
+struct Activated {
+  static constexpr bool reads_a = true, reads_b = false;
+  __device__ float operator()(float a, float, std::int64_t) const { return activate(activation, a); }
 };
+/// a is what the activation read, b the gradient of what it gave.
+template <Activation activation>
+struct ActivationGradient {
+  static constexpr bool reads_a = true, reads_b = true;
+  __device__ float operator()(float a, float b, std::int64_t) const { return b * activation_slope(activation, a); }
+};
+
+/// Calls f with the activation as a constant.
+template <class F>
+void visit_activation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::none:
+      return;  // is a copy
+    case Activation::relu:
+      return f(std::integral_constant<Activation, Activation::relu>{});
+    case Activation::gelu_tanh:
+      return f(std::integral_constant<Activation, Activation::gelu_tanh>{});
+    case Activation::gelu_erf:
+      return f(std::integral_constant<Activation, Activation::gelu_erf>{});
+    case Activation::silu:
+      return f(std::integral_constant<Activation, Activation::silu>{});
+  }
+}
 
 Plane plane_of(const Matrix& m) { return {m.data, m.stride, m.step}; }
 
@@ -243,24 +268,25 @@ void clear_matrix(const Matrix& m, cudaStream_t stream) {
         "clear");
 }
 
-void activate_matrix(const Matrix& z, const Matrix& bias, const Matrix& y, Activation activation, cudaStream_t stream) {
+void activate_matrix(const Matrix& z, const Matrix& y, Activation activation, cudaStream_t stream) {
   if (y.rows == 0 || y.columns == 0) return;
+  if (activation == Activation::none) return copy_matrix(z, y, false, stream);
   visit_storage(y.dtype, [&](auto element) {
     using T = Stored<decltype(element)>;
-    Matrix repeated = bias;
-    repeated.stride = 0;
-    if (bias.data != nullptr)
-      launch_elementwise<T, T>(params_of(z, repeated, y, ActivatedWithBias{activation}), stream);
-    else
-      launch_elementwise<T, T>(params_of(z, {}, y, Activated{activation}), stream);
+    visit_activation(activation, [&](auto constant) {
+      launch_elementwise<T, T>(params_of(z, {}, y, Activated<decltype(constant)::value>{}), stream);
+    });
   });
 }
 
 void activation_gradient(const Matrix& z, const Matrix& dy, const Matrix& dz, Activation activation, cudaStream_t stream) {
   if (dz.rows == 0 || dz.columns == 0) return;
+  if (activation == Activation::none) return copy_matrix(dy, dz, false, stream);
   visit_storage(dz.dtype, [&](auto element) {
     using T = Stored<decltype(element)>;
-    launch_elementwise<T, T>(params_of(z, dy, dz, ActivationGradient{activation}), stream);
+    visit_activation(activation, [&](auto constant) {
+      launch_elementwise<T, T>(params_of(z, dy, dz, ActivationGradient<decltype(constant)::value>{}), stream);
+    });
   });
 }
 

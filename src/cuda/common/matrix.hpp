@@ -33,8 +33,8 @@ Matrix matrix_of(const ConstTensorView& view);
 
 /// to = from, or to += from. Dtypes are the same, or one of them is f32.
 void copy_matrix(const Matrix& from, const Matrix& to, bool accumulate, cudaStream_t stream);
-/// y = act(z + bias), bias [1, columns] or without data. z may be y.
-void activate_matrix(const Matrix& z, const Matrix& bias, const Matrix& y, Activation activation, cudaStream_t stream);
+/// y = act(z). z may be y.
+void activate_matrix(const Matrix& z, const Matrix& y, Activation activation, cudaStream_t stream);
 /// dz = dy act'(z).
 void activation_gradient(const Matrix& z, const Matrix& dy, const Matrix& dz, Activation activation, cudaStream_t stream);
 

@@ -2,7 +2,9 @@
 // make, go through elementwise.cuh; any others count their offsets element by element.
 #include "core/philox.hpp"
 #include "core/visit.hpp"
+#include "cuda/common/activation.cuh"
 #include "cuda/common/elementwise.cuh"
+#include "cuda/common/matrix.hpp"
 #include "cuda/common/rows.hpp"
 
 namespace everglow::cuda {
@@ -29,6 +31,23 @@ struct DroppedOut {
   float scale;
   const std::int64_t* state;
   std::int64_t state_stride;
+  /// One counter serves four elements, which a pack holds whole where it begins at the first of them.
+  template <int V>
+  __device__ void all(const float (&a)[V], const float (&)[V], float (&y)[V], std::int64_t index) const {
+    if (V % 4 != 0 || index % 4 != 0) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) y[v] = (*this)(a[v], 0, index + v);
+      return;
+    }
+    const std::uint64_t key = state != nullptr ? static_cast<std::uint64_t>(state[0]) : seed;
+    const std::uint64_t begin = state != nullptr ? static_cast<std::uint64_t>(state[state_stride]) : offset;
+#pragma unroll
+    for (int four = 0; four < V / 4; ++four) {
+      const std::array<std::uint32_t, 4> words = philox(key, begin + static_cast<std::uint64_t>(index / 4 + four));
+#pragma unroll
+      for (int v = 0; v < 4; ++v) y[4 * four + v] = words[v] >= threshold ? a[4 * four + v] * scale : 0;
+    }
+  }
   __device__ float operator()(float a, float, std::int64_t index) const {
     const std::uint64_t key = state != nullptr ? static_cast<std::uint64_t>(state[0]) : seed;
     const std::uint64_t first = state != nullptr ? static_cast<std::uint64_t>(state[state_stride]) : offset;
@@ -38,7 +57,24 @@ struct DroppedOut {
 struct DroppedOutAndAdded {
   static constexpr bool reads_a = true, reads_b = true;
   DroppedOut drop;
+  template <int V>
+  __device__ void all(const float (&a)[V], const float (&b)[V], float (&y)[V], std::int64_t index) const {
+    drop.all(a, b, y, index);
+#pragma unroll
+    for (int v = 0; v < V; ++v) y[v] += b[v];
+  }
   __device__ float operator()(float a, float b, std::int64_t index) const { return drop(a, 0, index) + b; }
+};
+
+struct AnyActivated {
+  static constexpr bool reads_a = true, reads_b = false;
+  Activation activation;
+  __device__ float operator()(float a, float, std::int64_t) const { return activate(activation, a); }
+};
+struct AnyActivationGradient {
+  static constexpr bool reads_a = true, reads_b = true;
+  Activation activation;
+  __device__ float operator()(float a, float b, std::int64_t) const { return b * activation_slope(activation, a); }
 };
 
 /// Views with more dimensions than two, none of which join.
@@ -97,14 +133,17 @@ AnyRankParams<F> joined(const PointwiseRun& t, const F& f) {
 }
 
 template <class A, class T, class F>
+void launch_any_rank(const AnyRankParams<F>& p, cudaStream_t stream) {
+  constexpr std::int64_t most_blocks = 1 << 20;
+  const std::int64_t blocks = (p.elements + elementwise_threads - 1) / elementwise_threads;
+  any_rank_kernel<A, T><<<static_cast<unsigned>(std::min(blocks, most_blocks)), elementwise_threads, 0, stream>>>(p);
+  check_launch("pointwise.run");
+}
+
+template <class A, class T, class F>
 void launch(const PointwiseRun& t, const F& f, cudaStream_t stream) {
   const AnyRankParams<F> p = joined(t, f);
-  if (p.rank > 2) {
-    constexpr std::int64_t most_blocks = 1 << 20;
-    const std::int64_t blocks = (p.elements + elementwise_threads - 1) / elementwise_threads;
-    any_rank_kernel<A, T><<<static_cast<unsigned>(std::min(blocks, most_blocks)), elementwise_threads, 0, stream>>>(p);
-    return check_launch("pointwise.run");
-  }
+  if (p.rank > 2) return launch_any_rank<A, T>(p, stream);
   const int column = p.rank - 1, row = p.rank - 2;
   const auto plane = [&](const void* data, const std::int64_t* strides) {
     return Plane{data, row >= 0 ? strides[row] : 0, column >= 0 ? strides[column] : 1};
@@ -116,6 +155,21 @@ void launch(const PointwiseRun& t, const F& f, cudaStream_t stream) {
                                                 .columns = column >= 0 ? p.shape[column] : 1,
                                                 .f = f},
                            stream);
+}
+
+/// The activations of two dimensions are those of the linear rows.
+template <class T, class F>
+void launch_activation(const PointwiseDescription& d, const PointwiseRun& t, const F& f, cudaStream_t stream) {
+  const AnyRankParams<F> p = joined(t, f);
+  if (p.rank > 2) return launch_any_rank<T, T>(p, stream);
+  const int column = p.rank - 1, row = p.rank - 2;
+  const auto matrix = [&](const void* data, const std::int64_t* strides) {
+    return Matrix{const_cast<void*>(data),     row >= 0 ? p.shape[row] : 1,       column >= 0 ? p.shape[column] : 1,
+                  row >= 0 ? strides[row] : 0, column >= 0 ? strides[column] : 1, d.dtype};
+  };
+  const Matrix a = matrix(p.a, p.a_strides), b = matrix(p.b, p.b_strides), y = matrix(p.y, p.y_strides);
+  if (d.operation == Pointwise::activation) return activate_matrix(a, y, d.activation, stream);
+  activation_gradient(a, b, y, d.activation, stream);
 }
 
 template <class T>
@@ -155,9 +209,9 @@ void launch_operation(const PointwiseDescription& d, const PointwiseRun& t, cuda
     case Pointwise::dropout:
       return launch_dropout<T>(d, t, stream);
     case Pointwise::activation:
-      return launch<T, T>(t, Activated{d.activation}, stream);
+      return launch_activation<T>(d, t, AnyActivated{d.activation}, stream);
     case Pointwise::activation_gradient:
-      return launch<T, T>(t, ActivationGradient{d.activation}, stream);
+      return launch_activation<T>(d, t, AnyActivationGradient{d.activation}, stream);
   }
 }
 

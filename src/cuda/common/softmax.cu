@@ -308,9 +308,12 @@ Plane from_row(Plane plane, std::int64_t row, std::size_t size) {
 
 template <class T, bool backward>
 void launch_rows(const SoftmaxQuery& query, SoftmaxParams p, cudaStream_t stream) {
-  constexpr int V = 16 / static_cast<int>(sizeof(T));
-  const bool whole =
-      packs(p.x, p.rows, sizeof(T), 16) && packs(p.to, p.rows, sizeof(T), 16) && (!backward || packs(p.d, p.rows, sizeof(T), 16));
+  constexpr int V = 16 / static_cast<int>(sizeof(T)), half = sizeof(T) == 2 ? 4 : 1;
+  const auto fits = [&](std::size_t bytes) {
+    return packs(p.x, p.rows, sizeof(T), bytes) && packs(p.to, p.rows, sizeof(T), bytes) &&
+           (!backward || packs(p.d, p.rows, sizeof(T), bytes));
+  };
+  const bool on_16_bytes = fits(16), on_8_bytes = half > 1 && fits(8);
   const Shape shape = shape_of(query.device.figures, p.columns, sizeof(T) * (backward ? 2 : 1));
   p.segment = shape.segment, p.segments = std::max<std::int64_t>(shape.segments, 1);
   const std::int64_t rows = p.rows, at_once = most_blocks / p.segments;
@@ -318,8 +321,10 @@ void launch_rows(const SoftmaxQuery& query, SoftmaxParams p, cudaStream_t stream
   for (std::int64_t row = 0; row < rows; row += at_once) {
     p.x = from_row(all.x, row, sizeof(T)), p.d = from_row(all.d, row, sizeof(T)), p.to = from_row(all.to, row, sizeof(T));
     p.rows = std::min(at_once, rows - row);
-    if (whole)
+    if (on_16_bytes)
       launch<T, V, backward>(p, shape, stream);
+    else if (on_8_bytes)
+      launch<T, half, backward>(p, shape, stream);
     else
       launch<T, 1, backward>(p, shape, stream);
   }
