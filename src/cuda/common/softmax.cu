@@ -17,10 +17,9 @@ namespace {
 constexpr std::int64_t warp_columns = 1024;  // of a row that a warp makes
 constexpr int warps = 4, batch = 4;          // rows of a block of warps; packs of a thread that are under way at once
 constexpr int least_threads = 64, usual_threads = 512, most_threads = 1024;
-constexpr std::int64_t slice_bytes = 72 << 10;      // of a block: three fill an SM, so that one loads while others store
-constexpr std::int64_t pass_bytes = 3 << 20;        // a longer row passes by twice
-constexpr std::int64_t large_slice = 100 << 10;     // alone on its SM: more threads
-constexpr int pass_threads = 256, pass_blocks = 3;  // of a block, and blocks of an SM, that make rows which pass by twice
+constexpr std::int64_t slice_bytes = 72 << 10;     // of a block: three fill an SM, so that one loads while others store
+constexpr std::int64_t large_slice = 100 << 10;    // alone on its SM: more threads
+constexpr std::int64_t segment_columns = 1 << 16;  // of a row in two launches
 constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1;
 
 /// What stands for elements past the end of a row: nothing to a maximum, a sum of exponentials or one of products.
@@ -161,12 +160,14 @@ __global__ void __launch_bounds__(most_threads) row_kernel(const __grid_constant
   }
 }
 
-/// Reads a segment and leaves its part.
+/// The part of each segment, for rows that do not fit: one reading, in which the sum follows the top.
 template <class T, int V, bool backward>
-__device__ void leave_part(const SoftmaxParams& p, std::int64_t row, std::int64_t begin, std::int64_t end, float (*of_warps)[32],
-                           SoftmaxPart& to) {
-  SoftmaxPart part{negative_infinity(), 0};
+__global__ void __launch_bounds__(usual_threads) part_kernel(const __grid_constant__ SoftmaxParams p) {
+  __shared__ float of_warps[2][32];
   const int threads = static_cast<int>(blockDim.x);
+  const std::int64_t row = blockIdx.x / p.segments, begin = blockIdx.x % p.segments * p.segment;
+  const std::int64_t end = min(begin + p.segment, p.columns);
+  SoftmaxPart part{negative_infinity(), 0};
   for_batches<T, V, backward>(p, row, begin, end, [&](const auto& x, const auto& d, int first, int count) {
     [[maybe_unused]] float top = part.top;
 #pragma unroll
@@ -192,16 +193,18 @@ __device__ void leave_part(const SoftmaxParams& p, std::int64_t row, std::int64_
     part.sum *= exponential<T>(part.top - below(top));
   }
   const float sum = join_block(part.sum, 0.0F, of_warps[1], join_sum);
-  if (threadIdx.x == 0) to = {top, sum};
+  if (threadIdx.x == 0) p.parts[blockIdx.x] = {top, sum};
 }
 
-/// The whole of a row, of which all parts are there.
-template <bool backward>
-__device__ SoftmaxPart join_parts(const SoftmaxParams& p, std::int64_t row, float (*of_warps)[32]) {
+template <class T, int V, bool backward>
+__global__ void __launch_bounds__(usual_threads) end_kernel(const __grid_constant__ SoftmaxParams p) {
+  __shared__ float of_warps[2][32];
+  const int threads = static_cast<int>(blockDim.x);
+  const std::int64_t row = blockIdx.x / p.segments, begin = blockIdx.x % p.segments * p.segment;
   SoftmaxPart part{negative_infinity(), 0};
-  for (std::int64_t s = threadIdx.x; s < p.segments; s += blockDim.x) {
-    const float2 read = __ldcg(reinterpret_cast<const float2*>(p.parts + row * p.segments + s));  // another SM wrote it
-    part = backward ? SoftmaxPart{0, part.sum + read.y} : join(part, {read.x, read.y});
+  for (std::int64_t s = threadIdx.x; s < p.segments; s += threads) {
+    const SoftmaxPart other = p.parts[row * p.segments + s];
+    part = backward ? SoftmaxPart{0, part.sum + other.sum} : join(part, other);
   }
   if constexpr (!backward) {
     const float top = join_block(part.top, negative_infinity(), of_warps[0], join_max);
@@ -209,76 +212,38 @@ __device__ SoftmaxPart join_parts(const SoftmaxParams& p, std::int64_t row, floa
     part.top = top;
   }
   part.sum = join_block(part.sum, 0.0F, of_warps[1], join_sum);
-  return part;
-}
-
-/// Rows that do not fit pass by twice. Blocks take tasks in their order: a task reads a segment and leaves its part, then finishes
-/// the segment that was read `lag` tasks before, which the L2 cache still holds if the row is not larger. All parts of that one's
-/// row belong to tasks that were taken before, and no part waits for anything, so that every wait ends.
-template <class T, int V, bool backward>
-__global__ void __launch_bounds__(pass_threads, pass_blocks) pass_kernel(const __grid_constant__ SoftmaxParams p) {
-  __shared__ float of_warps[2][32];
-  __shared__ long long task;
-  const std::int64_t total = p.rows * p.segments, lag = p.segments + gridDim.x;
-  const int threads = static_cast<int>(blockDim.x);
-  for (;;) {
-    if (threadIdx.x == 0) task = static_cast<long long>(atomicAdd(p.next_task, 1ULL));
-    __syncthreads();
-    const std::int64_t now = task, before = now - lag;
-    __syncthreads();
-    if (before >= total) return;
-    if (now < total) {
-      const std::int64_t row = now / p.segments, begin = now % p.segments * p.segment;
-      leave_part<T, V, backward>(p, row, begin, min(begin + p.segment, p.columns), of_warps, p.parts[now]);
-      if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(p.ready + row, 1);
-      }
-    }
-    if (before < 0) continue;
-    const std::int64_t row = before / p.segments, begin = before % p.segments * p.segment, end = min(begin + p.segment, p.columns);
-    if (threadIdx.x == 0) {
-      while (atomicAdd(p.ready + row, 0) < p.segments) __nanosleep(100);
-      __threadfence();
-    }
-    __syncthreads();
-    const SoftmaxPart part = join_parts<backward>(p, row, of_warps);
-    const Normaliser whole(part, p);
-    for_batches<T, V, backward>(p, row, begin, end, [&](const auto& x, const auto& d, int first, int count) {
+  const Normaliser whole(part, p);
+  const std::int64_t end = min(begin + p.segment, p.columns);
+  for_batches<T, V, backward>(p, row, begin, end, [&](const auto& x, const auto& d, int first, int count) {
 #pragma unroll
-      for (int i = 0; i < batch; ++i) {
-        const int pack = first + i * threads;
-        if (pack >= count) break;
-        const std::int64_t column = begin + static_cast<std::int64_t>(pack) * V;
-        if constexpr (backward)
-          store_pack(p.to, row, column, end, gradients(x[i], d[i], part.sum, p.log));
-        else
-          store_pack(p.to, row, column, end, whole.results(x[i]));
-      }
-    });
-  }
+    for (int i = 0; i < batch; ++i) {
+      const int pack = first + i * threads;
+      if (pack >= count) break;
+      const std::int64_t column = begin + static_cast<std::int64_t>(pack) * V;
+      if constexpr (backward)
+        store_pack(p.to, row, column, end, gradients(x[i], d[i], part.sum, p.log));
+      else
+        store_pack(p.to, row, column, end, whole.results(x[i]));
+    }
+  });
 }
 
 /// How rows of so many columns are made on a card.
 struct Shape {
-  int blocks = 0;             // of a cluster; 0: by warps, or where `segments` > 0 in two passes
-  std::int64_t segment = 0;   // columns of a block or of a task
-  std::int64_t segments = 0;  // of a row
+  int blocks = 0;             // of a cluster; 0: by warps, or in two launches where `segments` > 0
+  std::int64_t segment = 0;   // columns of a block or of a launch's segment
+  std::int64_t segments = 0;  // blocks of a cluster or segments of a row
 };
 
-/// `tensors`: how many are read.
-Shape shape_of(const DeviceFigures& card, std::int64_t columns, std::int64_t size, std::int64_t tensors) {
+Shape shape_of(const DeviceFigures& card, std::int64_t columns, std::int64_t bytes_a_column) {
   if (columns <= warp_columns) return {};
   constexpr std::int64_t unit = 8, reserved = 1024;  // columns of a segment are whole packs; static shared memory
-  const std::int64_t bytes_a_column = size * tensors;
   const std::int64_t most = (card.shared_bytes - reserved) / bytes_a_column / unit * unit;
   const auto slice = [&](std::int64_t blocks) { return ((columns + blocks - 1) / blocks + unit - 1) / unit * unit; };
   std::int64_t blocks = 1;
   while (2 * blocks <= card.largest_cluster && slice(blocks) * bytes_a_column > slice_bytes) blocks *= 2;
-  const bool two_passes = columns * bytes_a_column > pass_bytes;
-  if (!two_passes && slice(blocks) <= most) return {static_cast<int>(blocks), slice(blocks), blocks};
-  const std::int64_t segment = pass_threads * batch * 16 / size;
-  return {0, segment, (columns + segment - 1) / segment};
+  if (slice(blocks) <= most) return {static_cast<int>(blocks), slice(blocks), blocks};
+  return {0, segment_columns, (columns + segment_columns - 1) / segment_columns};
 }
 
 /// Threads of a block, so that each has a batch of packs.
@@ -317,15 +282,7 @@ void launch_warps(const SoftmaxParams& p, cudaStream_t stream) {
 }
 
 template <class T, int V, bool backward>
-void launch_passes(const SoftmaxParams& p, int units, cudaStream_t stream) {
-  check(cudaMemsetAsync(p.next_task, 0, sizeof *p.next_task, stream), "softmax");
-  check(cudaMemsetAsync(p.ready, 0, static_cast<std::size_t>(p.rows) * sizeof *p.ready, stream), "softmax");
-  const std::int64_t blocks = std::min<std::int64_t>(static_cast<std::int64_t>(units) * pass_blocks, p.rows * p.segments);
-  pass_kernel<T, V, backward><<<static_cast<unsigned>(blocks), pass_threads, 0, stream>>>(p);
-}
-
-template <class T, int V, bool backward>
-void launch(const SoftmaxParams& p, const Shape& shape, int units, cudaStream_t stream) {
+void launch(const SoftmaxParams& p, const Shape& shape, cudaStream_t stream) {
   if (shape.segments == 0) {
     if constexpr (V == 1)
       launch_warps<T, V, backward, 2, 8, 32>(p, stream);
@@ -336,7 +293,9 @@ void launch(const SoftmaxParams& p, const Shape& shape, int units, cudaStream_t 
   } else if (shape.blocks > 0) {
     launch_row<T, V, backward>(p, shape, stream);
   } else {
-    launch_passes<T, V, backward>(p, units, stream);
+    const auto blocks = static_cast<unsigned>(p.rows * shape.segments);
+    part_kernel<T, V, backward><<<blocks, usual_threads, 0, stream>>>(p);
+    end_kernel<T, V, backward><<<blocks, usual_threads, 0, stream>>>(p);
   }
   check_launch("softmax");
 }
@@ -355,8 +314,7 @@ void launch_rows(const SoftmaxQuery& query, SoftmaxParams p, cudaStream_t stream
            (!backward || packs(p.d, p.rows, sizeof(T), bytes));
   };
   const bool on_16_bytes = fits(16), on_8_bytes = half > 1 && fits(8);
-  const Shape shape = shape_of(query.device.figures, p.columns, sizeof(T), backward ? 2 : 1);
-  const int units = query.device.figures.units;
+  const Shape shape = shape_of(query.device.figures, p.columns, sizeof(T) * (backward ? 2 : 1));
   p.segment = shape.segment, p.segments = std::max<std::int64_t>(shape.segments, 1);
   const std::int64_t rows = p.rows, at_once = most_blocks / p.segments;
   const SoftmaxParams all = p;
@@ -364,33 +322,22 @@ void launch_rows(const SoftmaxQuery& query, SoftmaxParams p, cudaStream_t stream
     p.x = from_row(all.x, row, sizeof(T)), p.d = from_row(all.d, row, sizeof(T)), p.to = from_row(all.to, row, sizeof(T));
     p.rows = std::min(at_once, rows - row);
     if (on_16_bytes)
-      launch<T, V, backward>(p, shape, units, stream);
+      launch<T, V, backward>(p, shape, stream);
     else if (on_8_bytes)
-      launch<T, half, backward>(p, shape, units, stream);
+      launch<T, half, backward>(p, shape, stream);
     else
-      launch<T, 1, backward>(p, shape, units, stream);
+      launch<T, 1, backward>(p, shape, stream);
   }
 }
 
-/// What rows that pass by twice leave in the workspace; null where there are none.
-struct PassRoom {
-  SoftmaxPart* parts = nullptr;
-  int* ready = nullptr;
-  unsigned long long* next_task = nullptr;
-};
-PassRoom pass_room(const SoftmaxQuery& query, Arena& arena) {
+SoftmaxPart* parts_of(const SoftmaxQuery& query, Arena& arena) {
+  const auto size = static_cast<std::int64_t>(size_of(query.description.dtype));
   std::int64_t segments = 0;
   for (const std::int64_t tensors : {1, 2}) {
-    const Shape shape =
-        shape_of(query.device.figures, query.sizes.columns, static_cast<std::int64_t>(size_of(query.description.dtype)), tensors);
+    const Shape shape = shape_of(query.device.figures, query.sizes.columns, size * tensors);
     if (shape.blocks == 0) segments = std::max(segments, shape.segments);
   }
-  const std::int64_t rows = segments > 0 ? query.sizes.rows : 0;
-  PassRoom out;
-  out.parts = arena.take<SoftmaxPart>(rows * segments);
-  out.ready = arena.take<int>(rows);
-  out.next_task = arena.take<unsigned long long>(rows > 0 ? 1 : 0);
-  return out;
+  return arena.take<SoftmaxPart>(query.sizes.rows * segments);
 }
 
 template <bool backward>
@@ -398,8 +345,7 @@ void run(const SoftmaxQuery& query, SoftmaxParams p, void* workspace, const Stre
   if (p.rows == 0 || p.columns == 0) return;
   const CurrentCard current(query.device.device.index);
   Arena arena(workspace);
-  const PassRoom room = pass_room(query, arena);
-  p.parts = room.parts, p.ready = room.ready, p.next_task = room.next_task;
+  p.parts = parts_of(query, arena);
   p.log = query.description.log, p.zero = query.description.masked_row == MaskedRow::zero;
   visit_storage(query.description.dtype,
                 [&](auto element) { launch_rows<Stored<decltype(element)>, backward>(query, p, stream_of(stream)); });
@@ -428,7 +374,7 @@ Verdict accepts(const SoftmaxQuery& query) {
 
 const SoftmaxRow softmax_online{.name = "cuda.softmax_online",
                                 .accepts = accepts,
-                                .footprint = arena_footprint<pass_room, SoftmaxQuery>,
+                                .footprint = arena_footprint<parts_of, SoftmaxQuery>,
                                 .forward = forward,
                                 .backward = backward};
 

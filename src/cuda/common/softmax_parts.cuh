@@ -19,9 +19,7 @@ struct SoftmaxParams {
   Plane d;   // backward: dy
   Plane to;  // y or dx
   std::int64_t rows, columns;
-  SoftmaxPart* parts;  // [rows, segments] of rows that pass by twice
-  int* ready;          // [rows]: how many of their parts are there; then, as 64 bits, the next task
-  unsigned long long* next_task;
+  SoftmaxPart* parts;     // [rows, segments] of rows that are made in two launches
   std::int64_t segment;   // columns of a block
   std::int64_t segments;  // blocks of a row
   bool log, zero;         // log-softmax; a row of nothing but -inf becomes zeros
