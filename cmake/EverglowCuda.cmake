@@ -5,7 +5,7 @@ if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(EVERGLOW_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
   mark_as_advanced(EVERGLOW_NVCC)
   if(NOT EVERGLOW_NVCC)
-    message(FATAL_ERROR "EVERGLOW_CUDA is on, but no nvcc was found in PATH or /usr/local/cuda: install a CUDA toolkit (12.4 or newer), "
+    message(FATAL_ERROR "EVERGLOW_CUDA is on, but no nvcc was found in PATH or /usr/local/cuda: install a CUDA toolkit (13.0 was tried), "
                         "name it with -DCMAKE_CUDA_COMPILER=..., or configure with -DEVERGLOW_CUDA=OFF")
   endif()
   set(CMAKE_CUDA_COMPILER ${EVERGLOW_NVCC})

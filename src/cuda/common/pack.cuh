@@ -1,5 +1,5 @@
-// Elements that move together, 16 bytes at most. They are kept as 32-bit words and stored by an intrinsic: left to itself the
-// compiler takes a struct apart and stores its members one by one, at half the speed.
+// Elements that move together, 16 bytes at most. They are stored by an intrinsic: left to itself the compiler takes a struct apart
+// and stores its members one by one, at half the speed.
 #pragma once
 
 #include "cuda/common/storage.cuh"
@@ -16,42 +16,25 @@ struct Plane {
 
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
-  static constexpr int words = static_cast<int>(sizeof(T)) * V / 4;
-  static_assert(words == 1 || words == 2 || words == 4, "a pack is what one instruction moves");
-  std::uint32_t word[words];
+  T at[V];
 
-  __device__ float value(int v) const {
-    if constexpr (sizeof(T) == 8)
-      return static_cast<float>(__hiloint2double(static_cast<int>(word[2 * v + 1]), static_cast<int>(word[2 * v])));
-    else if constexpr (sizeof(T) == 4)
-      return __uint_as_float(word[v]);
-    else
-      return widen(bits_as<T>(static_cast<std::uint16_t>(word[v / 2] >> (16 * (v % 2)))));
-  }
-  /// Rounds to nearest even.
+  __device__ float value(int v) const { return widen(at[v]); }
+  /// Rounds to nearest even, two 16-bit elements in one instruction.
   __device__ static Pack of(const float (&values)[V]) {
     Pack out;
+    if constexpr (sizeof(T) == 2 && V > 1) {
 #pragma unroll
-    for (int w = 0; w < words; ++w) {
-      if constexpr (sizeof(T) == 4)
-        out.word[w] = __float_as_uint(values[w]);
-      else
-        out.word[w] = narrow_two<T>(values[2 * w], values[2 * w + 1]);
+      for (int v = 0; v < V; v += 2) narrow_two(values[v], values[v + 1], out.at[v], out.at[v + 1]);
+    } else {
+#pragma unroll
+      for (int v = 0; v < V; ++v) out.at[v] = narrow<T>(values[v]);
     }
     return out;
   }
 };
 
-/// One element, of any size.
-template <class T>
-struct Pack<T, 1> {
-  T element;
-  __device__ float value(int) const { return widen(element); }
-  __device__ static Pack of(const float (&values)[1]) { return {narrow<T>(values[0])}; }
-};
-
-template <int words>
-using Words = std::conditional_t<words == 4, uint4, std::conditional_t<words == 2, uint2, std::uint32_t>>;
+template <std::size_t bytes>
+using Words = std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, std::uint32_t>>;
 
 /// The elements [column, column + V) of a row; in the place of those past `columns`, the filler.
 template <class T, int V>
@@ -60,22 +43,13 @@ __device__ inline Pack<T, V> load_pack(const Plane& plane, std::int64_t row, std
   const T* const from = static_cast<const T*>(plane.data) + row * plane.stride;
   Pack<T, V> out;
   if constexpr (V == 1) {
-    out.element = from[column * plane.step];
+    out.at[0] = from[column * plane.step];
   } else if (column + V <= columns) {
-    const auto bits = *reinterpret_cast<const Words<Pack<T, V>::words>*>(from + column);
-    memcpy(&out, &bits, sizeof out);
-  } else if constexpr (sizeof(T) >= 4) {
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const T element = column + v < columns ? from[column + v] : static_cast<T>(filler);
-      memcpy(out.word + v * (sizeof(T) / 4), &element, sizeof element);
-    }
+    const auto words = *reinterpret_cast<const Words<sizeof out>*>(from + column);
+    memcpy(&out, &words, sizeof out);
   } else {
 #pragma unroll
-    for (int w = 0; w < V / 2; ++w) {
-      const auto one = [&](int v) -> std::uint32_t { return as_bits(column + v < columns ? from[column + v] : narrow<T>(filler)); };
-      out.word[w] = one(2 * w) | one(2 * w + 1) << 16;
-    }
+    for (int v = 0; v < V; ++v) out.at[v] = column + v < columns ? from[column + v] : narrow<T>(filler);
   }
   return out;
 }
@@ -85,15 +59,15 @@ __device__ inline void store_pack(const Plane& plane, std::int64_t row, std::int
                                   const Pack<T, V>& pack) {
   T* const to = static_cast<T*>(const_cast<void*>(plane.data)) + row * plane.stride;
   if constexpr (V == 1) {
-    to[column * plane.step] = pack.element;
+    to[column * plane.step] = pack.at[0];
   } else if (column + V <= columns) {
-    Words<Pack<T, V>::words> bits;
-    memcpy(&bits, &pack, sizeof bits);
-    __stwb(reinterpret_cast<Words<Pack<T, V>::words>*>(to + column), bits);
+    Words<sizeof pack> words;
+    memcpy(&words, &pack, sizeof words);
+    __stwb(reinterpret_cast<Words<sizeof pack>*>(to + column), words);
   } else {
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      if (column + v < columns) to[column + v] = narrow<T>(pack.value(v));  // exact: it was of this type
+      if (column + v < columns) to[column + v] = pack.at[v];
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/pack.cuh"
+#include "cuda/ptx/math.cuh"
 
 #include <cstdint>
 #include <type_traits>
@@ -29,13 +30,13 @@ __device__ inline float negative_infinity() { return __int_as_float(static_cast<
 /// What is taken from elements before the exponential: their top, but 0 where all are -inf, so that these become 0 and a NaN stays.
 __device__ inline float below(float top) { return top == negative_infinity() ? 0 : top; }
 
-/// f32 results are right to two units in the last place of an exponential; 16-bit ones need no more than the fast form.
+/// f32 results are right to two units in the last place of an exponential; 16-bit ones need no more than two instructions.
 template <class T>
 __device__ inline float exponential(float x) {
   if constexpr (std::is_same_v<T, float>)
     return expf(x);
   else
-    return __expf(x);
+    return ptx::exp2_fast(x * 1.44269504F);
 }
 
 __device__ inline SoftmaxPart join(const SoftmaxPart& a, const SoftmaxPart& b) {
@@ -79,25 +80,35 @@ __device__ inline float pack_sum(float sum, const Pack<T, V>& x, float from) {
 /// Backward: the sum of y dy, or of dy where y is a logarithm.
 template <class T, int V>
 __device__ inline float pack_products(float sum, const Pack<T, V>& y, const Pack<T, V>& dy, bool log) {
+  if (log) {
 #pragma unroll
-  for (int v = 0; v < V; ++v) sum += log ? dy.value(v) : y.value(v) * dy.value(v);
+    for (int v = 0; v < V; ++v) sum += dy.value(v);
+  } else {
+#pragma unroll
+    for (int v = 0; v < V; ++v) sum = fmaf(y.value(v), dy.value(v), sum);
+  }
   return sum;
 }
 
-/// What forward needs of a whole row for each of its elements.
+/// What forward needs of a whole row for each of its elements. An empty row of which zeros are wanted has the scale 0, or as a
+/// logarithm nothing to take away.
 struct Normaliser {
   float from, scale, log_sum;
-  bool log, empty;
-  __device__ Normaliser(const SoftmaxPart& whole, const SoftmaxParams& p)
-      : from(below(whole.top)), scale(1 / whole.sum), log_sum(logf(whole.sum)), log(p.log), empty(p.zero && whole.sum == 0) {}
+  bool log;
+  __device__ Normaliser(const SoftmaxPart& whole, const SoftmaxParams& p) : from(below(whole.top)), log(p.log) {
+    const bool zeros = p.zero && whole.sum == 0;
+    scale = zeros ? 0 : 1 / whole.sum;
+    log_sum = zeros ? 0 : logf(whole.sum);
+  }
   template <class T, int V>
   __device__ Pack<T, V> results(const Pack<T, V>& x) const {
     float out[V];
+    if (log) {
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const float shifted = x.value(v) - from;
-      out[v] = log ? shifted - log_sum : exponential<T>(shifted) * scale;
-      if (empty) out[v] = log ? negative_infinity() : 0;
+      for (int v = 0; v < V; ++v) out[v] = x.value(v) - from - log_sum;
+    } else {
+#pragma unroll
+      for (int v = 0; v < V; ++v) out[v] = exponential<T>(x.value(v) - from) * scale;
     }
     return Pack<T, V>::of(out);
   }
@@ -106,8 +117,13 @@ struct Normaliser {
 template <class T, int V>
 __device__ inline Pack<T, V> gradients(const Pack<T, V>& y, const Pack<T, V>& dy, float sum, bool log) {
   float out[V];
+  if (log) {
 #pragma unroll
-  for (int v = 0; v < V; ++v) out[v] = log ? dy.value(v) - exponential<T>(y.value(v)) * sum : y.value(v) * (dy.value(v) - sum);
+    for (int v = 0; v < V; ++v) out[v] = dy.value(v) - exponential<T>(y.value(v)) * sum;
+  } else {
+#pragma unroll
+    for (int v = 0; v < V; ++v) out[v] = y.value(v) * (dy.value(v) - sum);
+  }
   return Pack<T, V>::of(out);
 }
 

@@ -26,27 +26,14 @@ __device__ inline T narrow(float value) {
   return static_cast<T>(value);
 }
 
-/// A 16-bit element of these bits, and back.
-template <class T>
-__device__ inline T bits_as(std::uint16_t bits) {
-  if constexpr (std::is_same_v<T, __half>)
-    return __ushort_as_half(bits);
-  else
-    return __ushort_as_bfloat16(bits);
+/// Two elements by one instruction.
+__device__ inline void narrow_two(float first, float second, __half& a, __half& b) {
+  const __half2 two = __floats2half2_rn(first, second);
+  a = two.x, b = two.y;
 }
-__device__ inline std::uint16_t as_bits(__half value) { return __half_as_ushort(value); }
-__device__ inline std::uint16_t as_bits(__nv_bfloat16 value) { return __bfloat16_as_ushort(value); }
-
-/// Two elements in one word, the first in its low half.
-template <class T>
-__device__ inline std::uint32_t narrow_two(float first, float second) {
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 two = __floats2half2_rn(first, second);
-    return static_cast<std::uint32_t>(as_bits(two.x)) | static_cast<std::uint32_t>(as_bits(two.y)) << 16;
-  } else {
-    const __nv_bfloat162 two = __floats2bfloat162_rn(first, second);
-    return static_cast<std::uint32_t>(as_bits(two.x)) | static_cast<std::uint32_t>(as_bits(two.y)) << 16;
-  }
+__device__ inline void narrow_two(float first, float second, __nv_bfloat16& a, __nv_bfloat16& b) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(first, second);
+  a = two.x, b = two.y;
 }
 
 }  // namespace everglow::cuda
