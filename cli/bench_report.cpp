@@ -84,7 +84,7 @@ const char* bar_class(const BenchRecord& r) {
 
 /// Longer is faster.
 std::string bars(const Group& group) {
-  constexpr double line = 22, names = 170, longest = 210;
+  constexpr double line = 22, names = 165, longest = 130;  // so that the longest text ends within the drawing
   const BenchRecord* other = group.other();
   double least = group.rows.front().median;
   for (const BenchRecord& r : group.rows) least = std::min(least, r.median);
@@ -93,8 +93,7 @@ std::string bars(const Group& group) {
   double top = 2;
   for (const BenchRecord& r : group.rows) {
     const double length = std::max(1.0, longest * least / r.median);
-    std::string text = speed_text(r);
-    if (r.steps > 0) text += fmt::format(", {:.3g} us/step", r.median / r.steps);
+    std::string text = r.steps > 0 ? fmt::format("{:.3g} us/step", r.median / r.steps) : speed_text(r);
     if (r.floor > 0) text += fmt::format(", {:.0f} % of floor", 100 * r.floor / r.median);
     if (kind_of(r) == Kind::ours && other != nullptr) text += fmt::format(", {:.2f} x {}", other->median / r.median, other->kernel);
     const std::string title = fmt::format("median {:.4g} us, 10th to 90th percentile {:.4g} to {:.4g}{}", r.median, r.p10, r.p90,
