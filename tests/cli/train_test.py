@@ -90,6 +90,16 @@ def interrupted(folder, common, whole):
     check(result.returncode == 1 and 'best.safetensors' in result.stderr, result.returncode, result.stderr)
 
 
+def under_signals(folder):
+    """Thousands of handled signals do no harm: no kernel lets their frames fall into the heap."""
+    library = os.environ.get('EVERGLOW_SIGNALS')
+    check(library, 'EVERGLOW_SIGNALS: the library that interrupts a program')
+    out = os.path.join(folder, 'signals')
+    result = subprocess.run([TOOL, 'train', '--corpus', 'numbers', '--out', out, '--steps', '60'], capture_output=True, text=True,
+                            encoding='utf-8', timeout=240, env={**os.environ, 'LD_PRELOAD': library})
+    check(result.returncode == 0, result.returncode, result.stdout, result.stderr)
+
+
 def wrong_arguments(folder, pairs):
     out = ['--out', os.path.join(folder, 'never')]
     refused(['--out'], 'train', '--train', pairs)
@@ -118,6 +128,7 @@ def main():
         whole = end_to_end(folder, common)
         nothing_to_test(folder, common)
         interrupted(folder, common, whole)
+        under_signals(folder)
         wrong_arguments(folder, pairs)
         for line in good('info').splitlines():
             check(line == line.rstrip(), repr(line))
