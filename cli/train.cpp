@@ -130,7 +130,7 @@ gnmt::TrainData read_data(const TrainArguments& a) {
 /// The parts of the text, without pairs that are too long, once device and folder are known to be there.
 gnmt::TrainData prepare(const TrainArguments& a) {
   const gnmt::TrainOptions& o = a.options;
-  [[maybe_unused]] const DeviceDescription usable(o.device);
+  [[maybe_unused]] const Buffer usable(1, o.device);  // throws where the device is not there
   gnmt::TrainData data = read_data(a);
   const std::size_t read = data.train.size();
   for (std::vector<gnmt::Pair>* part : {&data.train, &data.valid, &data.test})
