@@ -17,7 +17,7 @@
 namespace everglow::bench {
 
 struct Settings {
-  int threads = 1;
+  int threads = 0;  // 0: those of a plan that nobody tells
   std::uint64_t seed = 1;
   std::int64_t rotate_bytes = 0;
   std::vector<std::string> rows{};  // names of the rows to time; empty: all that accept

@@ -1,6 +1,6 @@
 # Trains a translator with the tool and keeps what it reached as one line of JSON: the demo (number words, time to 99 % exact), or,
 # with the path to TSV files, the figure of the README.
-# Usage: bench/train.py [--data FOLDER [--minutes M]] [--seed N] [--threads N] [--program FILE] [--out FILE]
+# Usage: python3 bench/train.py [--data FOLDER [--minutes M]] [--seed N] [--threads N] [--program FILE] [--out FILE]
 import argparse
 import datetime
 import json

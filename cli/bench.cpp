@@ -161,8 +161,8 @@ class Output {
 void time_cases(const BenchArguments& a, const std::vector<cases::Case>& all) {
   Output output(a);
   if (!a.json)
-    fmt::print("{}, {}, {} threads, seed {}\n", bench::processor(), DeviceDescription(Device::cpu()).isa, a.settings.threads,
-               a.settings.seed);
+    fmt::print("{}, {}, {} thread{}, seed {}\n", bench::processor(), DeviceDescription(Device::cpu()).isa, a.settings.threads,
+               a.settings.threads == 1 ? "" : "s", a.settings.seed);
   CountBar bar(stderr, "case", std::ssize(all));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const cases::Case& c = all[i];

@@ -71,6 +71,17 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
+/// An option that has no value, or more than one, in our words; the library's message begins with its name.
+std::string wrong_count(const CLI::App& command, const std::string& message) {
+  for (const CLI::Option* option : command.get_options())
+    if (message.starts_with(option->get_name() + ":")) {
+      const std::size_t given = option->results().size();
+      return fmt::format("{}: expected one value ({}), got {}", option->get_name(), option->get_type_name(),
+                         given == 0 ? "none" : fmt::format("{}: {}", given, fmt::join(option->results(), ", ")));
+    }
+  return message;
+}
+
 std::string what_is_wrong(const CLI::App& tool, const CLI::App& command, const CLI::ParseError& error) {
   std::vector<std::string> surplus = command.remaining();
   if (!command.get_subcommands(nullptr).empty()) {
@@ -78,13 +89,28 @@ std::string what_is_wrong(const CLI::App& tool, const CLI::App& command, const C
     return fmt::format("expected a command ({}), got {}", fmt::join(command_names(command), ", "), given);
   }
   if (surplus.empty()) surplus = tool.remaining();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || surplus.empty()) return error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) return wrong_count(command, error.what());
+  // What is there and unknown says more than what is missing.
+  const bool unknown =
+      dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr || dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (!unknown || surplus.empty()) return error.what();
   if (surplus.front().starts_with('-'))
     return fmt::format("{}: no such option; expected {}", surplus.front(), fmt::join(option_names(command), ", "));
   return fmt::format("expected no further argument, got \"{}\"", surplus.front());
 }
 
 }  // namespace
+
+void refuse_options_as_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options())
+    if (!option->get_positional() && option->get_items_expected_max() > 0)
+      option->check(CLI::Validator(
+          [](const std::string& value) {
+            return value.starts_with("--") ? fmt::format("expected a value, got the option \"{}\"", value) : std::string();
+          },
+          ""));
+  for (CLI::App* command : app.get_subcommands(nullptr)) refuse_options_as_values(*command);
+}
 
 std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<Help>(); }
 

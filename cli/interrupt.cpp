@@ -1,10 +1,12 @@
-// The signal handler does nothing but set the flag.
+// The signal handler does nothing but set the flag. A signal that the parent had ignored, as nohup does, stays ignored.
 #include "cli/interrupt.hpp"
 
 #include <csignal>
 
 namespace everglow::cli {
 namespace {
+
+constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t signal_that_came = 0;
 
@@ -17,13 +19,13 @@ void note(int signal) {
 
 Interrupt::Interrupt() {
   signal_that_came = 0;
-  std::signal(SIGINT, note);
-  std::signal(SIGTERM, note);
+  for (const int signal : signals)
+    if (std::signal(signal, note) == SIG_IGN) std::signal(signal, SIG_IGN);
 }
 
 Interrupt::~Interrupt() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (const int signal : signals)
+    if (std::signal(signal, SIG_DFL) == SIG_IGN) std::signal(signal, SIG_IGN);
 }
 
 bool Interrupt::came() { return signal_that_came != 0; }

@@ -1,4 +1,5 @@
-// everglow: reads the command line and runs one sub-command. Exit status 2 for wrong arguments, 1 for what failed later.
+// everglow: reads the command line and runs one sub-command. Exit status 2 for arguments that are wrong on every machine, 1 for
+// what this machine, this build, a file or the run did not allow.
 #include "cli/commands.hpp"
 #include "cli/help.hpp"
 #include "cli/waits.hpp"
@@ -40,6 +41,7 @@ int run(int argc, char** argv) {
   add_info(tool, status);
   add_check(tool, status);
   add_bench(tool, status);
+  refuse_options_as_values(tool);
   try {
     tool.parse(argc, argv);
   } catch (const CLI::Success& success) {

@@ -46,6 +46,8 @@ std::string plain_line(const gnmt::Progress& p) {
 }
 
 std::string validation_line(const gnmt::Progress& p) {
+  if (p.valid_lines == 0)
+    return fmt::format("step {} after {}: saved; there are no validation pairs", p.step, clock_text(p.seconds));
   return fmt::format("step {} after {}: validation loss {:.3f}, BLEU {:.2f}, exact {:.1f} %", p.step, clock_text(p.seconds),
                      p.valid_loss, p.valid_bleu, p.valid_exact);
 }

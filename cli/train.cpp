@@ -23,7 +23,8 @@ struct TrainArguments {
 Error invalid(const std::string& what) { return {ErrorCode::invalid_argument, "train", what}; }
 
 void add_data(CLI::App& app, TrainArguments& a) {
-  app.add_option("--train", a.train, "Training pairs: UTF-8, source TAB target a line")->type_name("TSV");
+  app.add_option("--train", a.train, "Training pairs: UTF-8, source TAB target a line; no line is empty, but a side may be")
+      ->type_name("TSV");
   app.add_option("--train-source", a.train_source, "Source lines, with --train-target")->type_name("FILE");
   app.add_option("--train-target", a.train_target, "Target lines, with --train-source")->type_name("FILE");
   app.add_option("--corpus", a.corpus, "A built-in corpus: numbers (English number words to French ones)")
@@ -34,7 +35,12 @@ void add_data(CLI::App& app, TrainArguments& a) {
   app.add_option("--max-words", a.options.max_words, "Keep pairs with at most so many words on both sides; 0: all")
       ->type_name("N")
       ->check(whole(0, "8"));
-  app.add_option("--out", a.options.out, "Folder of the checkpoints; a run that is there goes on")->type_name("DIR")->required();
+  app.add_option(
+         "--out", a.options.out,
+         "Folder of the checkpoints; a run that is there goes on, with the same training text, --layers, --hidden, --vocab, "
+         "--batch-tokens, --max-words and --seed, while the rest may change")
+      ->type_name("DIR")
+      ->required();
 }
 
 void add_model(CLI::App& app, gnmt::TrainOptions& o) {
@@ -108,8 +114,8 @@ void check_sources(const TrainArguments& a) {
     throw invalid("expected no --valid and no --test with --corpus, which brings its own, got one");
   const DType precision = parse_dtype(a.precision);
   if (precision != DType::f32)
-    throw Error(ErrorCode::unsupported, "train",
-                fmt::format("--precision: expected f32, got {}: not served on cpu yet", a.precision));
+    throw invalid(fmt::format("--precision: expected f32, the one type that training has, got {}", a.precision));
+  if (a.options.out.empty()) throw invalid("--out: expected a folder, got an empty name; for example --out model");
 }
 
 gnmt::TrainData read_data(const TrainArguments& a) {
@@ -121,21 +127,54 @@ gnmt::TrainData read_data(const TrainArguments& a) {
   return data;
 }
 
+/// The parts of the text, without pairs that are too long, once device and folder are known to be there.
+gnmt::TrainData prepare(const TrainArguments& a) {
+  const gnmt::TrainOptions& o = a.options;
+  [[maybe_unused]] const Buffer usable(1, o.device);  // throws where the device is not there
+  gnmt::TrainData data = read_data(a);
+  const std::size_t read = data.train.size();
+  for (std::vector<gnmt::Pair>* part : {&data.train, &data.valid, &data.test})
+    *part = gnmt::at_most_words(std::move(*part), o.max_words);
+  if (data.train.empty())
+    throw invalid(read == 0 ? "expected at least one training pair, got none"
+                            : fmt::format("--max-words {}: none of the {} training pairs is so short", o.max_words, grouped(read)));
+  std::error_code failed;
+  std::filesystem::create_directories(o.out, failed);
+  if (failed) throw Error(ErrorCode::io, "train", fmt::format("--out: cannot make the folder \"{}\": {}", o.out, failed.message()));
+  return data;
+}
+
+void print_begin(const gnmt::TrainData& data, const std::string& out) {
+  const bool resumed = std::filesystem::exists(std::filesystem::path(out) / "last.safetensors");
+  fmt::print("{} training pairs, {} of validation, {} of test; {} {}\n", grouped(std::ssize(data.train)),
+             grouped(std::ssize(data.valid)), grouped(std::ssize(data.test)), resumed ? "going on with" : "starting", out);
+  if (data.valid.empty()) fmt::print("no validation pairs, so the last weights will count as the best; --valid TSV brings some\n");
+  std::fflush(stdout);
+}
+
+/// What a run came to; the last line is the score.
+void print_end(const TrainArguments& a, const gnmt::TrainResult& result) {
+  const gnmt::TrainOptions& o = a.options;
+  if (result.new_steps == 0)
+    fmt::print("nothing left to do: {} has trained its {} steps; a longer --steps, --epochs or --minutes goes on\n", o.out,
+               grouped(result.steps));
+  fmt::print("everglow translate --model {} translates with it\n", o.out);
+  if (result.test_lines == 0) {
+    fmt::print("test BLEU: no test lines\n");
+    return;
+  }
+  if (!a.corpus.empty() || o.until_exact > 0) fmt::print("test exact {:.1f} %\n", result.test_exact);
+  fmt::print("test BLEU {:.2f} (13a, beam {}, {} lines)\n", result.test_bleu, o.beam, result.test_lines);
+}
+
 int train(const CLI::App& app, TrainArguments a) {
   gnmt::TrainOptions& o = a.options;
   check_sources(a);
   if (!a.corpus.empty()) suit_numbers(app, o);
   if (o.steps == 0 && o.epochs == 0 && o.minutes == 0) o.minutes = a.corpus.empty() ? 20 : 2;
   o.device = parse_device(a.device);
-  gnmt::TrainData data = read_data(a);
-  for (std::vector<gnmt::Pair>* part : {&data.train, &data.valid, &data.test})
-    *part = gnmt::at_most_words(std::move(*part), o.max_words);
-
-  fmt::print(
-      "{} training pairs, {} of validation, {} of test; {}\n", grouped(std::ssize(data.train)), grouped(std::ssize(data.valid)),
-      grouped(std::ssize(data.test)),
-      std::filesystem::exists(std::filesystem::path(o.out) / "last.safetensors") ? "going on with " + o.out : "starting " + o.out);
-  std::fflush(stdout);
+  const gnmt::TrainData data = prepare(a);
+  print_begin(data, o.out);
   ProgressPrinter printer(stdout);
   const Interrupt interrupt;
   const gnmt::TrainResult result = gnmt::train(o, data, std::ref(printer), [] { return Interrupt::came(); });
@@ -145,12 +184,7 @@ int train(const CLI::App& app, TrainArguments a) {
     fmt::print("stopped and saved; the same command goes on\n");
     return Interrupt::status();
   }
-  if (result.test_lines == 0) {
-    fmt::print("test BLEU: no test lines\n");
-    return 0;
-  }
-  if (!a.corpus.empty() || o.until_exact > 0) fmt::print("test exact {:.1f} %\n", result.test_exact);
-  fmt::print("test BLEU {:.2f} (13a, beam {}, {} lines)\n", result.test_bleu, o.beam, result.test_lines);
+  print_end(a, result);
   return 0;
 }
 

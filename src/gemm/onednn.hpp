@@ -8,8 +8,8 @@ namespace everglow {
 /// Whether oneDNN is built and takes a product of this form (A and B of one type that it has, C of that or f32, plain weights, rows
 /// without gaps between elements whose strides do not run backwards, 32 bits of each size).
 bool onednn_accepts(const Gemm& product);
-/// False, with nothing written, where oneDNN asks for more scratch memory than may be kept or has its reference implementation
-/// alone. Its faults come as Error.
+/// False, with nothing written, where oneDNN asks for more scratch memory than may be kept, or has its reference implementation
+/// or a kernel with a known fault alone. Its faults come as Error.
 bool onednn_gemm(const Gemm& product, int threads);
 /// Makes the primitive that onednn_gemm takes for products of this form; their elements are not looked at.
 void onednn_prepare(const Gemm& product, int threads);

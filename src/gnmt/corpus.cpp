@@ -108,7 +108,9 @@ std::vector<Pair> read_pairs(const std::string& tsv_file) {
     if (tabs != 1)
       throw Error(ErrorCode::io, read_where,
                   fmt::format("{}:{}: expected source, one tab, target; got {}", tsv_file, pairs.size() + 1,
-                              tabs == 0 ? "no tab" : fmt::format("{} tabs", tabs)));
+                              line.empty() ? "an empty line"
+                              : tabs == 0  ? "no tab"
+                                           : fmt::format("{} tabs", tabs)));
     const std::size_t tab = line.find('\t');
     pairs.push_back({std::string(line.substr(0, tab)), std::string(line.substr(tab + 1))});
   }

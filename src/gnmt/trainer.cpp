@@ -207,7 +207,7 @@ class Trainer {
     const std::vector<Example> valid = encode(*tokenizer_, data_.valid, options_.plan.threads);
     for (const std::vector<std::int64_t>& batch : make_epoch(valid, options_.batch_tokens, 0))
       valid_.push_back(make_batch(valid, batch));
-    seconds_before_ = state_.seconds;
+    seconds_before_ = state_.seconds, steps_before_ = state_.step;
     begin_ = Clock::now();
     window_ = {};
     const std::vector<std::vector<std::int64_t>> order = make_epoch(train_, options_.batch_tokens, options_.seed + state_.epoch);
@@ -265,7 +265,7 @@ class Trainer {
     // A validation that follows a report at once has no step of its own to tell of.
     const Window& w = window_.tokens > 0 ? window_ : reported_;
     Progress p;
-    p.epoch = state_.epoch + 1;
+    p.epoch = state_.position > 0 ? state_.epoch + 1 : std::max<std::int64_t>(state_.epoch, 1);  // the one that just ended counts
     p.step = state_.step;
     p.part = part_of_run(length(), position());
     p.loss = w.targets > 0 ? w.loss / static_cast<double>(w.targets) : 0;
@@ -298,6 +298,7 @@ class Trainer {
     const std::size_t lines = std::min(data_.valid.size(), static_cast<std::size_t>(options_.valid_lines));
     const Score found = score(*model_, *tokenizer_, std::span(data_.valid).first(lines), 1);
     p.validated = true;
+    p.valid_lines = static_cast<std::int64_t>(lines);
     p.valid_loss = sum.tokens > 0 ? sum.loss / static_cast<double>(sum.tokens) : 0;
     p.valid_bleu = found.bleu;
     p.valid_exact = found.exact;
@@ -338,6 +339,7 @@ class Trainer {
   TrainResult result(bool stopped) {
     TrainResult result;
     result.steps = state_.step;
+    result.new_steps = state_.step - steps_before_;
     result.epochs = state_.epoch;
     result.seconds = state_.seconds;
     result.tokens = state_.tokens;
@@ -366,6 +368,7 @@ class Trainer {
   bool trained_ = false;      // the model's own choices are those of a training batch
   std::int64_t batches_ = 0;  // of the epoch that is running
   double seconds_before_ = 0, part_before_ = 0;
+  std::int64_t steps_before_ = 0;
   Clock::time_point begin_ = Clock::now();
   Window window_;
   Window reported_;  // the last one that held steps

@@ -17,8 +17,9 @@ GNMT = ('gnmt', '--batch', '2', '--hidden', '8', '--layers', '1', '--vocabulary'
 LINEAR = ('bench', 'linear', '--batch', '4', '--inputs', '16', '--outputs', '8', *SMALL)
 
 
-def run(*arguments):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, encoding='utf-8', timeout=280)
+def run(*arguments, **environment):
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, encoding='utf-8', timeout=280,
+                          env={**os.environ, **environment})
 
 
 def check(condition, *what):
@@ -149,6 +150,19 @@ def explicit_problems():
     steps = records('bench', 'recurrent', '--steps', '3', '--batch', '2', '--inputs', '4', '--hidden', '8', '--cell', 'gru',
                     '--direction', 'forward', *SMALL)
     check(all(r['steps'] == 3 and abs(r['us_per_step'] * 3 - r['median_us']) < 0.01 * r['median_us'] for r in steps), steps)
+
+
+def threads():
+    """Those that are asked for, else EVERGLOW_THREADS, else all cores."""
+    quick = ('bench', 'softmax', '--rows', '2', '--columns', '9', '--direction', 'forward', '--rotate', '0', '--seconds', '0')
+    cores = len(os.sched_getaffinity(0))
+    for arguments, environment, expected in ((), {'EVERGLOW_THREADS': '3'}, 3), (('--threads', '1'), {'EVERGLOW_THREADS': '3'}, 1), \
+            ((), {'EVERGLOW_THREADS': ''}, cores):
+        result = run(*quick, *arguments, **environment)
+        plural = '' if expected == 1 else 's'
+        check(f', {expected} thread{plural}, seed 1' in result.stdout.splitlines()[0], expected, result.stdout, result.stderr)
+        result = run(*quick, *arguments, '--json', **environment)
+        check({json.loads(line)['threads'] for line in result.stdout.splitlines()} == {expected}, expected, result.stdout)
 
 
 def peers():
@@ -308,6 +322,7 @@ expectations()
 recurrent_options()
 attention_options()
 model()
+threads()
 peers()
 progress()
 with tempfile.TemporaryDirectory() as temporary:

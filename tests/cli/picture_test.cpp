@@ -46,5 +46,13 @@ TEST(Progress, bar_keeps_to_the_width_of_the_terminal) {
   EXPECT_NE(plain_line(p).find("18,432 tok/s"), std::string::npos);
 }
 
+TEST(Progress, a_validation_of_nothing_has_no_figures) {
+  gnmt::Progress p;
+  p.step = 12, p.seconds = 5, p.validated = true;
+  EXPECT_EQ(validation_line(p), "step 12 after 0:05: saved; there are no validation pairs");
+  p.valid_lines = 3, p.valid_loss = 1.5, p.valid_bleu = 20;
+  EXPECT_EQ(validation_line(p), "step 12 after 0:05: validation loss 1.500, BLEU 20.00, exact 0.0 %");
+}
+
 }  // namespace
 }  // namespace everglow::cli

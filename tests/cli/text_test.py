@@ -92,7 +92,7 @@ def wrong_arguments():
     for wrong in ('5', ':', '1:', ':1', '1:2:3', '2:1', '-1:5', '0:1000001', 'a:b', '0x1:5', '1.5:2', ' 1:2', '1:2 ', '+1:2',
                   '9' * 40 + ':5'):
         refused(2, (allowed, f'got "{wrong}"', 'for example 0:1000'), 'corpus', '--range', wrong)
-    refused(2, ('--range', 'missing'), 'corpus', '--range')
+    refused(2, ('--range: expected one value (A:B), got none',), 'corpus', '--range')
     refused(2, ('--split',), 'corpus', '--split', 'test', '--split', 'valid')
     refused(2, ('hyp is required',), 'score')
     refused(2, ('ref is required',), 'score', 'a')

@@ -59,6 +59,9 @@ TEST_F(CorpusFiles, lines_with_either_ending_and_a_byte_order_mark_sanitize) {
 TEST_F(CorpusFiles, damaged_lines_are_named_sanitize) {
   const std::string file = write("a.tsv", "a\tb\nno tab here\n");
   EXPECT_EQ(error_of([&] { read_pairs(file); }), "[corpus.read] " + file + ":2: expected source, one tab, target; got no tab");
+  const std::string blank = write("blank.tsv", "a\tb\n\nc\td\n");
+  EXPECT_EQ(error_of([&] { read_pairs(blank); }),
+            "[corpus.read] " + blank + ":2: expected source, one tab, target; got an empty line");
   write("a.tsv", "a\tb\na\tb\ta\tb\n");
   EXPECT_EQ(error_of([&] { read_pairs(file); }), "[corpus.read] " + file + ":2: expected source, one tab, target; got 3 tabs");
   for (const std::string_view bad : {"\xFF", "\xC3", "\xC0\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82"}) {

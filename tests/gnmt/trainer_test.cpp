@@ -136,20 +136,39 @@ TEST(Trainer, goes_on_with_a_longer_run_and_ends_one_that_is_over) {
   const test::TemporaryFolder folder;
   TrainOptions options = small_options(folder.file("run"));
   options.steps = 5;
-  EXPECT_EQ(train(options, small_data(), {}).steps, 5);
-  EXPECT_EQ(train(options, small_data(), {}).steps, 5);
+  EXPECT_EQ(train(options, small_data(), {}).new_steps, 5);
+  const TrainResult again = train(options, small_data(), {});
+  EXPECT_TRUE(again.steps == 5 && again.new_steps == 0);
   options.steps = 8;
-  EXPECT_EQ(train(options, small_data(), {}).steps, 8);
+  const TrainResult longer = train(options, small_data(), {});
+  EXPECT_TRUE(longer.steps == 8 && longer.new_steps == 3);
 }
 
 TEST(Trainer, counts_epochs) {
   const test::TemporaryFolder folder;
   TrainOptions options = small_options(folder.file("run"));
   options.steps = 0, options.epochs = 2, options.valid_every = 0;
-  int validations = 0;
-  const TrainResult result = train(options, small_data(), [&](const Progress& p) { validations += p.validated ? 1 : 0; });
-  EXPECT_EQ(result.epochs, 2);
-  EXPECT_EQ(validations, 2);
+  std::vector<std::int64_t> epochs;  // in which the validations were made: the one that just ended
+  const auto note = [&](const Progress& p) {
+    if (p.validated) epochs.push_back(p.epoch);
+  };
+  EXPECT_EQ(train(options, small_data(), note).epochs, 2);
+  EXPECT_EQ(epochs, (std::vector<std::int64_t>{1, 2}));
+}
+
+TEST(Trainer, tells_how_many_lines_were_validated) {
+  const test::TemporaryFolder folder;
+  TrainOptions options = small_options(folder.file("run"));
+  options.steps = 1;
+  std::int64_t lines = -1;
+  const auto note = [&](const Progress& p) { lines = p.valid_lines; };
+  TrainData data = small_data();
+  train(options, data, note);
+  EXPECT_EQ(lines, std::ssize(data.valid));
+  data.valid.clear();
+  options.out = folder.file("another");
+  train(options, data, note);
+  EXPECT_EQ(lines, 0);
 }
 
 TEST(Trainer, ends_by_the_clock_that_the_checkpoint_keeps) {

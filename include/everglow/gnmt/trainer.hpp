@@ -31,14 +31,15 @@ struct TrainOptions {
 
 /// What a line of progress shows.
 struct Progress {
-  std::int64_t epoch = 0, step = 0;
-  double part = 0;               ///< of the run, 0 ... 1
-  double loss = 0;               ///< mean a target token since the last report
-  double tokens_per_second = 0;  ///< source + target tokens, EOS included, padding not
-  double padding = 0;            ///< share of positions that are padding
+  std::int64_t epoch = 0, step = 0;  ///< the epoch that is running, from 1; at its end still that one
+  double part = 0;                   ///< of the run, 0 ... 1
+  double loss = 0;                   ///< mean a target token since the last report
+  double tokens_per_second = 0;      ///< source + target tokens, EOS included, padding not
+  double padding = 0;                ///< share of positions that are padding
   double gradient_norm = 0, learning_rate = 0;
   double seconds = 0, seconds_left = 0;
   bool validated = false;                                  ///< the next fields are fresh
+  std::int64_t valid_lines = 0;                            ///< of which BLEU is; 0: there is no validation part, and the rest is 0
   double valid_loss = 0, valid_bleu = 0, valid_exact = 0;  ///< nats a token; 0 ... 100; per cent
 };
 
@@ -56,7 +57,8 @@ struct NumberSample {
 TrainData sample_numbers(const NumberSample& sample);
 
 struct TrainResult {
-  std::int64_t steps = 0, epochs = 0;
+  std::int64_t steps = 0, epochs = 0;  ///< of the whole run
+  std::int64_t new_steps = 0;          ///< of this call; 0 where the run was over before
   double seconds = 0;
   std::int64_t tokens = 0;               ///< source + target tokens trained on
   bool interrupted = false;              ///< `stop` ended the run: no test was made, the next call goes on
