@@ -98,6 +98,7 @@ void multiply_odd_k(const Context& context, const Matrix& a, const Matrix& b, co
   Matrix sums = c;
   sums.dtype = DType::f32;
   sums = staged_matrix(sums, wide);
+  sums.columns = b.columns;
   const std::int64_t k = a.columns, whole = whole_units(k, a.dtype);
   multiply(context, a.part_of_columns(0, whole), b.part_of_rows(0, whole), sums, false);
   if (whole < k)
@@ -107,7 +108,7 @@ void multiply_odd_k(const Context& context, const Matrix& a, const Matrix& b, co
                     .c = sums,
                     .accumulate = true},
                    context.stream);
-  copy_matrix(sums, c, false, context.stream);
+  copy_matrix(sums.part_of_columns(0, c.columns), c, false, context.stream);
 }
 
 }  // namespace everglow::cuda

@@ -36,7 +36,8 @@ bool multiply_library(const Context& context, const Matrix& a, const Matrix& b, 
 /// narrow ones are.
 void multiply(const Context& context, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
 
-/// c = a b where k is odd: its whole part into `wide`, f32 [c.rows, c.columns], then the rest, then rounded once.
+/// c = a b where k is odd: its whole part into `wide`, f32 with the rows and columns of c on 64 bytes, then the rest, then rounded
+/// once. b may have columns past those of c, to whole units.
 void multiply_odd_k(const Context& context, const Matrix& a, const Matrix& b, const Matrix& c, void* wide);
 
 /// Whether everything is on 16 bytes, sizes along rows too. Elsewhere cuBLASLt takes older kernels, which round a 16-bit result

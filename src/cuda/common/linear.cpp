@@ -117,6 +117,17 @@ void forward_in_steps(const Context& context, const ForwardProduct& p) {
   if (activation != Activation::none || to.data != p.y.data) activate_matrix(to, p.y, activation, context.stream);
 }
 
+/// A copy with more rows and columns, which are zeros.
+Matrix filled_copy(const Context& context, const Matrix& from, void* room, std::int64_t rows, std::int64_t columns) {
+  Matrix shape = from;
+  shape.rows = rows, shape.columns = columns;
+  const Matrix to = staged_matrix(shape, room);
+  copy_matrix(from, to.part_of_rows(0, from.rows).part_of_columns(0, from.columns), false, context.stream);
+  clear_matrix(to.part_of_rows(from.rows, rows - from.rows), context.stream);
+  clear_matrix(to.part_of_columns(from.columns, columns - from.columns), context.stream);
+  return to;
+}
+
 /// x and w as they are or on rows of 16 bytes. Where k is odd and there is room, both are copied, with zeros up to a whole k.
 void stage_operands(const Context& context, const ForwardRooms& rooms, const Matrix& weight, ForwardProduct& p) {
   const bool outputs_first = context.query.description.layout == LinearLayout::outputs_inputs;
@@ -126,18 +137,9 @@ void stage_operands(const Context& context, const ForwardRooms& rooms, const Mat
     p.x = staged(context, p.x, rooms.x), p.w = outputs_first ? w.transposed() : w;
     return;
   }
-  const auto fill = [&](const Matrix& from, void* room, std::int64_t rows, std::int64_t columns) {
-    Matrix shape = from;
-    shape.rows = rows, shape.columns = columns;
-    const Matrix to = staged_matrix(shape, room);
-    copy_matrix(from, to.part_of_rows(0, from.rows).part_of_columns(0, from.columns), false, context.stream);
-    clear_matrix(to.part_of_rows(from.rows, rows - from.rows), context.stream);
-    clear_matrix(to.part_of_columns(from.columns, columns - from.columns), context.stream);
-    return to;
-  };
-  p.x = fill(p.x, rooms.x, p.x.rows, filled);
-  const Matrix w =
-      outputs_first ? fill(weight, rooms.weight, weight.rows, filled) : fill(weight, rooms.weight, filled, weight.columns);
+  p.x = filled_copy(context, p.x, rooms.x, p.x.rows, filled);
+  const Matrix w = outputs_first ? filled_copy(context, weight, rooms.weight, weight.rows, filled)
+                                 : filled_copy(context, weight, rooms.weight, filled, weight.columns);
   p.w = outputs_first ? w.transposed() : w;
 }
 
@@ -206,15 +208,22 @@ void weight_gradient(const Context& context, const LinearBackward& t, const Matr
     sum_rows(dz.part_of_columns(summed, left), dbias.part_of_columns(summed, left), t.accumulate, rooms.sums, context.stream);
 }
 
-/// dx = dz weight.
+/// dx = dz weight. Where rows of the weight are odd and there is room for a copy, it has zeros up to whole units, and so has the
+/// result, which is made in a room too: then no narrow columns are left.
 void activation_gradient_product(const Context& context, const LinearBackward& t, const Matrix& dz, const BackwardRooms& rooms) {
-  const Matrix weight = staged(context, matrix_of(t.weight), rooms.weight), dx = matrix_of(t.dx), to = target(dx, rooms.dx);
-  const Matrix b = context.query.description.layout == LinearLayout::outputs_inputs ? weight : weight.transposed();
+  const bool outputs_first = context.query.description.layout == LinearLayout::outputs_inputs;
+  const Matrix given = matrix_of(t.weight), dx = matrix_of(t.dx);
   if (dx.rows == 0 || dx.columns == 0) return;
+  const std::int64_t unit = unit_of(dx.dtype), whole = (dx.columns + unit - 1) / unit * unit;
+  const bool fills = outputs_first && whole != dx.columns && rooms.weight != nullptr && rooms.dx != nullptr && given.rows > 0;
+  const Matrix weight = fills ? filled_copy(context, given, rooms.weight, given.rows, whole) : staged(context, given, rooms.weight);
+  const Matrix b = outputs_first ? weight : weight.transposed();
   if (rooms.wide_dx != nullptr && dz.columns != whole_units(dz.columns, dz.dtype))
     return multiply_odd_k(context, dz, b, dx, rooms.wide_dx);
+  Matrix to = fills ? staged_matrix(dx, rooms.dx) : target(dx, rooms.dx);
+  to.columns = b.columns;
   multiply(context, dz, b, to, false);
-  if (to.data != dx.data) copy_matrix(to, dx, false, context.stream);
+  if (to.data != dx.data) copy_matrix(to.part_of_columns(0, dx.columns), dx, false, context.stream);
 }
 
 void backward(const LinearQuery& query, const LinearBackward& t, void* workspace, const Stream& stream) {
