@@ -5,6 +5,7 @@
 #pragma once
 
 #include "core/arena.hpp"
+#include "core/recurrent.hpp"
 #include "core/rows.hpp"
 #include "core/storage.hpp"
 #include "cpu/isa/recurrent_cells.hpp"
@@ -13,6 +14,9 @@
 #include <span>
 
 namespace everglow::cpu {
+
+using recurrent::step_rows;
+using recurrent::StepRows;
 
 struct RecurrentShape {
   std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 1;
@@ -78,13 +82,6 @@ LoopReserve take_reserve(Arena& arena, const RecurrentShape& shape);
 /// Blocks that slices of units are multiples of in the forward loop, so that slices of every product are whole panels.
 std::int64_t forward_grain(const RecurrentShape& shape, Isa isa);
 
-/// Rows of x or dx as one matrix where the strides allow, else as one matrix a step.
-struct StepRows {
-  std::int64_t stride = 0;
-  bool folds = false;
-};
-StepRows step_rows(const ConstTensorView& view);  // [T, B, n]
-
 inline const CellKernels& cell_kernels(Isa isa) {
   return select(isa, portable::cell_kernels, avx2::cell_kernels, avx512::cell_kernels);
 }
@@ -98,8 +95,8 @@ inline std::byte* row_of(const TensorView& view, std::int64_t i, std::int64_t j)
   return const_cast<std::byte*>(row_of(ConstTensorView(view), i, j));
 }
 
-void recurrent_forward(const RecurrentQuery& query, const RecurrentForward& tensors, void* workspace);
-void recurrent_backward(const RecurrentQuery& query, const RecurrentBackward& tensors, void* workspace);
+void recurrent_forward(const RecurrentQuery& query, const RecurrentForward& tensors, void* workspace, const Stream&);
+void recurrent_backward(const RecurrentQuery& query, const RecurrentBackward& tensors, void* workspace, const Stream&);
 std::size_t recurrent_forward_bytes(const RecurrentQuery& query);
 std::size_t recurrent_backward_bytes(const RecurrentQuery& query);
 
