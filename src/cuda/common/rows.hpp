@@ -9,5 +9,6 @@ extern const LinearRow linear_cublaslt, linear;
 extern const SoftmaxRow softmax_online;
 extern const PointwiseRow pointwise;
 extern const EmbeddingRow embedding;
+extern const AdamRow adam;
 
 }  // namespace everglow::cuda

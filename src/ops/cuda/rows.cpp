@@ -10,6 +10,7 @@ constexpr const LinearRow* linears[] = {&linear_cublaslt, &linear};
 constexpr const SoftmaxRow* softmaxes[] = {&softmax_online};
 constexpr const PointwiseRow* pointwises[] = {&pointwise};
 constexpr const EmbeddingRow* embeddings[] = {&embedding};
+constexpr const AdamRow* adams[] = {&adam};
 
 /// A layer that no CUDA row serves says so in one declining row, as a backend that is not built does.
 template <class Row, class AnyQuery>
@@ -28,6 +29,6 @@ std::span<const SoftmaxRow* const> softmax_rows() { return softmaxes; }
 std::span<const EmbeddingRow* const> embedding_rows() { return embeddings; }
 std::span<const LossRow* const> loss_rows() { return declining<LossRow, LossQuery>(); }
 std::span<const PointwiseRow* const> pointwise_rows() { return pointwises; }
-std::span<const AdamRow* const> adam_rows() { return declining<AdamRow, AdamQuery>(); }
+std::span<const AdamRow* const> adam_rows() { return adams; }
 
 }  // namespace everglow::cuda
