@@ -1,6 +1,7 @@
 // Adam on a card: the norm of all gradients in double over fixed blocks, the scalars of the step by one block, and one fused
 // update. Pointers travel in the launches' parameters, some tensors at a time, so that a step needs no table in the card's memory.
 #include "cuda/common/elementwise.cuh"
+#include "cuda/common/row_blocks.cuh"
 #include "cuda/common/rows.hpp"
 
 #include "core/arena.hpp"
@@ -101,19 +102,6 @@ __device__ void load_gradient(const TensorsParams& p, int tensor, std::int64_t i
   if (p.gradient_type[tensor] == DType::f32) return load(static_cast<const float*>(from), i, n, whole, to);
   if (p.gradient_type[tensor] == DType::f16) return load(static_cast<const __half*>(from), i, n, whole, to);
   load(static_cast<const __nv_bfloat16*>(from), i, n, whole, to);
-}
-
-/// The sum over a block of at most 1024 threads, in an order that its size fixes; in thread 0.
-__device__ double sum_of_block(double value) {
-  __shared__ double sums[32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  for (int apart = 16; apart > 0; apart /= 2) value += __shfl_down_sync(~0U, value, apart);
-  if (lane == 0) sums[warp] = value;
-  __syncthreads();
-  if (warp != 0) return 0;
-  value = lane < warps ? sums[lane] : 0;
-  for (int apart = 16; apart > 0; apart /= 2) value += __shfl_down_sync(~0U, value, apart);
-  return value;
 }
 
 __global__ void __launch_bounds__(threads) squares_kernel(const __grid_constant__ TensorsParams p) {

@@ -3,6 +3,7 @@
 #include "cuda/common/elementwise.cuh"
 #include "cuda/common/index_list.cuh"
 #include "cuda/common/index_uses.hpp"
+#include "cuda/common/row_blocks.cuh"
 #include "cuda/common/rows.hpp"
 
 #include "core/visit.hpp"
@@ -12,23 +13,8 @@
 namespace everglow::cuda {
 namespace {
 
-constexpr int threads = 256;
-constexpr std::int64_t most_blocks = std::int64_t{1} << 30;
+constexpr int threads = row_block_threads;
 constexpr std::int64_t part = 128;  // uses that one block sums for a row with many
-
-/// Threads along a row, and as many rows as fill the block.
-struct Shape {
-  dim3 block, grid;
-  Shape(std::int64_t rows, std::int64_t packs) {
-    unsigned x = 32;
-    while (x < threads && x < packs) x *= 2;
-    block = dim3(x, threads / x);
-    grid = dim3(static_cast<unsigned>(std::clamp<std::int64_t>((rows + block.y - 1) / block.y, 1, most_blocks)));
-  }
-};
-
-__device__ std::int64_t first_row() { return static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; }
-__device__ std::int64_t rows_at_once() { return static_cast<std::int64_t>(gridDim.x) * blockDim.y; }
 
 struct StatusParams {
   IndexList indices;
@@ -80,7 +66,7 @@ __global__ void __launch_bounds__(threads) forward_kernel(const __grid_constant_
 template <class Unit>
 void launch_forward(const ForwardParams& p, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(Unit);
-  const Shape packed(p.n, (p.width + V - 1) / V), single(p.n, p.width);
+  const RowBlocks packed(p.n, (p.width + V - 1) / V), single(p.n, p.width);
   if (packs(p.table, p.vocabulary, sizeof(Unit), 16) && packs(p.y, p.n, sizeof(Unit), 16))
     forward_kernel<Unit, V><<<packed.grid, packed.block, 0, stream>>>(p);
   else
@@ -185,10 +171,10 @@ template <class T, class Out, int V>
 void launch_backward_packs(const BackwardParams& p, cudaStream_t stream) {
   const std::int64_t columns = (p.width + V - 1) / V;
   if (p.n >= part) {
-    const Shape parts(p.n / part, columns);
+    const RowBlocks parts(p.n / part, columns);
     part_kernel<T, V><<<parts.grid, parts.block, 0, stream>>>(p);
   }
-  const Shape rows(p.vocabulary, columns);
+  const RowBlocks rows(p.vocabulary, columns);
   backward_kernel<T, Out, V><<<rows.grid, rows.block, 0, stream>>>(p);
 }
 

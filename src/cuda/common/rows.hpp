@@ -10,5 +10,6 @@ extern const SoftmaxRow softmax_online;
 extern const PointwiseRow pointwise;
 extern const EmbeddingRow embedding;
 extern const AdamRow adam;
+extern const LossRow loss_cublaslt, loss;
 
 }  // namespace everglow::cuda
