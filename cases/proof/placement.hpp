@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
+#include <vector>
 
 namespace everglow::proof {
 
@@ -21,6 +23,7 @@ class Placement {
   TensorView operator()(const TensorView& view);
   Workspace operator()(const Scratch& scratch);
   const PackedWeights* operator()(const PackedWeights* packed);
+  std::span<const AdamTensor> operator()(std::span<const AdamTensor> tensors);
   Stream stream() const { return {device_, nullptr}; }
   /// Waits, and brings back every block of which a view that can be written was placed.
   void finish();
@@ -40,14 +43,18 @@ class Placement {
   Device device_;
   std::map<const void*, Block> blocks_;
   std::deque<PackedWeights> packed_;
+  std::deque<std::vector<AdamTensor>> lists_;
 };
 
+AdamStep placed(Placement& place, const AdamStep& tensors);
 AttentionForward placed(Placement& place, const AttentionForward& tensors);
 AttentionBackward placed(Placement& place, const AttentionBackward& tensors);
 EmbeddingForward placed(Placement& place, const EmbeddingForward& tensors);
 EmbeddingBackward placed(Placement& place, const EmbeddingBackward& tensors);
 LinearForward placed(Placement& place, const LinearForward& tensors);
 LinearBackward placed(Placement& place, const LinearBackward& tensors);
+LossForward placed(Placement& place, const LossForward& tensors);
+LossBackward placed(Placement& place, const LossBackward& tensors);
 PointwiseRun placed(Placement& place, const PointwiseRun& tensors);
 SoftmaxForward placed(Placement& place, const SoftmaxForward& tensors);
 SoftmaxBackward placed(Placement& place, const SoftmaxBackward& tensors);

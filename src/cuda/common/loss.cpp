@@ -52,7 +52,7 @@ Scratch scratch_of(const LossQuery& q, Arena& arena) {
   const std::int64_t rows = std::min(block_rows(q), q.sizes.rows);
   const std::int64_t input_bytes = rows * input_stride(q) * static_cast<std::int64_t>(size_of(d.dtype));
   Scratch s;
-  if constexpr (library) s.library = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes));
+  if constexpr (library) s.library = take_library_scratch(arena);
   s.factor = arena.take<double>(1);
   s.losses = arena.take<double>(q.sizes.rows);
   s.logits = arena.take<float>(rows * logit_stride(q));

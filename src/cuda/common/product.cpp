@@ -18,6 +18,13 @@ std::int64_t leading(const Matrix& m) {
 
 }  // namespace
 
+void* take_library_scratch(Arena& arena) {
+  constexpr std::size_t wanted = 256;
+  std::byte* const memory = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes + wanted));
+  const auto past = reinterpret_cast<std::uintptr_t>(memory) % wanted;
+  return memory == nullptr || past == 0 ? memory : memory + (wanted - past);
+}
+
 void multiply(const ProductContext& context, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   if (c.rows == 0 || c.columns == 0) return;
   const bool fits = context.library_scratch != nullptr && a.columns > 0 && std::max({c.rows, c.columns, a.columns}) <= most_size;

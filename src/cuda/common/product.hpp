@@ -2,16 +2,20 @@
 // kernel.
 #pragma once
 
+#include "core/arena.hpp"
 #include "cuda/common/matrix.hpp"
 
 #include <everglow/plan.hpp>
 
 namespace everglow::cuda {
 
+/// cublaslt::workspace_bytes on 256 bytes, as cuBLASLt wants them; an arena's memory is on 64.
+void* take_library_scratch(Arena& arena);
+
 struct ProductContext {
   int card = 0;  // the current one
   Math math = Math::ieee;
-  void* library_scratch = nullptr;  // cublaslt::workspace_bytes; null: the plain kernel alone, whose sums have one order
+  void* library_scratch = nullptr;  // null: the plain kernel alone, whose sums have one order
   cudaStream_t stream = nullptr;
 };
 
