@@ -1,5 +1,5 @@
-// Embedding, loss, Adam and elementwise operations of a card where the cases do not reach: faults that only the card can see,
-// memory on any address, random numbers that lie on the card, offsets past 2^31, and a whole training step as a graph.
+// Embedding, loss and Adam of a card where the cases do not reach: faults that only the card can see,
+// memory on any address, offsets past 2^31, and a whole training step as a graph.
 #include "cases/proof/placement.hpp"
 #include "cuda/card.hpp"
 #include "support/tensor.hpp"
@@ -22,7 +22,6 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std:
 class CudaEmbedding : public test::OnCard {};
 class CudaLoss : public test::OnCard {};
 class CudaAdam : public test::OnCard {};
-class CudaPointwise : public test::OnCard {};
 class CudaStep : public test::OnCard {};
 
 /// Zeros for the rows of y, no gradient, and a bit that check_status turns into an error.
@@ -201,26 +200,6 @@ TEST_F(CudaAdam, OverflowSkipsTheStep_sanitize) {
     EXPECT_EQ(model.overflow.at(0), 0);
     EXPECT_EQ(model.step.at(0), 4);
   }
-}
-
-/// Seed and offset from the card's memory give what the numbers give.
-TEST_F(CudaPointwise, DropoutReadsItsStateFromTheCard_sanitize) {
-  constexpr std::int64_t rows = 5, columns = 37;
-  const PointwisePlan plan({.operation = Pointwise::dropout, .dropout = 0.3F}, {rows * columns}, card);
-  HostTensor a(DType::f32, {rows, columns}), state(DType::i64, {2});
-  a.uniform(1, 1, 2), state.set({77, 123456789});
-  const auto run = [&](PointwiseRun t) {
-    HostTensor y(DType::f32, {rows, columns});
-    t.a = a, t.y = y;
-    Placement place(card);
-    plan.run(placed(place, t), {}, place.stream());
-    place.finish();
-    return y.values();
-  };
-  const std::vector<double> numbers = run({.dropout_seed = 77, .dropout_offset = 123456789}),
-                            from_card = run({.dropout_state = state});
-  EXPECT_EQ(numbers, from_card);
-  EXPECT_NE(numbers, run({.dropout_seed = 77, .dropout_offset = 5}));
 }
 
 /// New memory of a card; rows may be far apart. Null where the card has not so much.

@@ -1,6 +1,6 @@
 // Adam on a card: the norm of all gradients in double over fixed blocks, the scalars of the step by one block, and one fused
 // update. Pointers travel in the launches' parameters, some tensors at a time, so that a step needs no table in the card's memory.
-#include "cuda/common/elementwise.cuh"
+#include "cuda/common/device.hpp"
 #include "cuda/common/row_blocks.cuh"
 #include "cuda/common/rows.hpp"
 
@@ -72,9 +72,9 @@ __device__ Part part_of_block(const TensorsParams& p) {
 template <class T>
 __device__ void load(const T* from, std::int64_t i, std::int64_t n, bool whole, float (&to)[V]) {
   if (whole && i + V <= n) {
-    const Pack<T, V> values = *reinterpret_cast<const Pack<T, V>*>(from + i);
+    const Pack<T, V> values = load_pack<T, V>({from, 0}, 0, i, n);
 #pragma unroll
-    for (int k = 0; k < V; ++k) to[k] = widen(values.at[k]);
+    for (int k = 0; k < V; ++k) to[k] = values.value(k);
     return;
   }
 #pragma unroll
@@ -83,13 +83,7 @@ __device__ void load(const T* from, std::int64_t i, std::int64_t n, bool whole, 
 
 template <class T>
 __device__ void store(T* to, std::int64_t i, std::int64_t n, bool whole, const float (&from)[V]) {
-  if (whole && i + V <= n) {
-    Pack<T, V> values;
-#pragma unroll
-    for (int k = 0; k < V; ++k) values.at[k] = narrow<T>(from[k]);
-    *reinterpret_cast<Pack<T, V>*>(to + i) = values;
-    return;
-  }
+  if (whole && i + V <= n) return store_pack<T, V>({to, 0}, 0, i, n, Pack<T, V>::of(from));
 #pragma unroll
   for (int k = 0; k < V; ++k)
     if (i + k < n) to[i + k] = narrow<T>(from[k]);

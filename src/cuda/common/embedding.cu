@@ -1,6 +1,6 @@
 // Embedding on a card: copies of rows, and a gradient in which each row of the table is written once, from its uses in ascending
 // order. No atomics on sums, so the same bits each time. A row of many uses is summed in parts that begin at fixed places.
-#include "cuda/common/elementwise.cuh"
+#include "cuda/common/device.hpp"
 #include "cuda/common/index_list.cuh"
 #include "cuda/common/index_uses.hpp"
 #include "cuda/common/row_blocks.cuh"
@@ -43,52 +43,26 @@ void report_bad_indices(const EmbeddingQuery& query, const ConstTensorView& indi
                                                  .status = static_cast<std::uint32_t*>(status.data)});
 }
 
-struct ForwardParams {
+/// The row of the table that a row of y is; an index outside the table gives zeros.
+struct RowOfTable {
   IndexList indices;
-  Plane table, y;
-  std::int64_t n, width, vocabulary;
-};
-
-/// Bits, not numbers: a row in units of a size. An index outside the table gives zeros.
-template <class Unit, int V>
-__global__ void __launch_bounds__(threads) forward_kernel(const __grid_constant__ ForwardParams p) {
-  for (std::int64_t n = first_row(); n < p.n; n += rows_at_once()) {
-    const std::int64_t index = p.indices[n];
-    const bool there = index >= 0 && index < p.vocabulary;
-    for (std::int64_t column = threadIdx.x * V; column < p.width; column += blockDim.x * V) {
-      Pack<Unit, V> values{};
-      if (there) values = load_pack<Unit, V>(p.table, index, column, p.width);
-      store_pack<Unit, V>(p.y, n, column, p.width, values);
-    }
+  std::int64_t vocabulary;
+  __device__ std::int64_t operator()(std::int64_t n) const {
+    const std::int64_t index = indices[n];
+    return index < vocabulary ? index : -1;
   }
-}
-
-template <class Unit>
-void launch_forward(const ForwardParams& p, cudaStream_t stream) {
-  constexpr int V = 16 / sizeof(Unit);
-  const RowBlocks packed(p.n, (p.width + V - 1) / V), single(p.n, p.width);
-  if (packs(p.table, p.vocabulary, sizeof(Unit), 16) && packs(p.y, p.n, sizeof(Unit), 16))
-    forward_kernel<Unit, V><<<packed.grid, packed.block, 0, stream>>>(p);
-  else
-    forward_kernel<Unit, 1><<<single.grid, single.block, 0, stream>>>(p);
-}
+};
 
 void forward(const EmbeddingQuery& query, const EmbeddingForward& t, void*, const Stream& stream) {
   const CurrentCard current(query.device.device.index);
   const cudaStream_t on = stream_of(stream);
   report_bad_indices(query, t.indices, t.status, on);
-  const ForwardParams p{.indices = index_list_of(t.indices),
-                        .table = {t.table.data, t.table.strides[0]},
-                        .y = {t.y.data, t.y.strides[0]},
-                        .n = t.y.size(0),
-                        .width = t.y.size(1),
-                        .vocabulary = query.description.vocabulary};
-  if (p.n > 0 && p.width > 0) {
-    if (query.description.dtype == DType::f32)
-      launch_forward<std::uint32_t>(p, on);
-    else
-      launch_forward<std::uint16_t>(p, on);
-  }
+  const GatherParams<RowOfTable> p{.source = {.indices = index_list_of(t.indices), .vocabulary = query.description.vocabulary},
+                                   .from = {t.table.data, t.table.strides[0]},
+                                   .to = {t.y.data, t.y.strides[0]},
+                                   .rows = t.y.size(0),
+                                   .columns = t.y.size(1)};
+  gather_rows(p, static_cast<std::int64_t>(size_of(query.description.dtype)), on);
   check_launch("embedding.forward");
 }
 
@@ -119,7 +93,7 @@ __device__ void add_uses(const BackwardParams& p, std::int64_t begin, std::int64
   for (std::int64_t i = begin; i < end; ++i) {
     const Pack<T, V> values = load_pack<T, V>(p.dy, p.uses.order[i], column, p.width);
 #pragma unroll
-    for (int v = 0; v < V; ++v) sums[v] += widen(values.at[v]);
+    for (int v = 0; v < V; ++v) sums[v] += values.value(v);
   }
 }
 
@@ -132,9 +106,9 @@ __global__ void __launch_bounds__(threads) part_kernel(const __grid_constant__ B
     const bool used = row >= 0 && row < p.vocabulary && row != p.padding;
     if (!used || p.indices[p.uses.order[end - 1]] != row) continue;
     for (std::int64_t column = threadIdx.x * V; column < p.width; column += blockDim.x * V) {
-      Pack<float, V> sums{};
-      add_uses<T, V>(p, begin, end, column, sums.at);
-      store_pack<float, V>(p.parts, at, column, p.width, sums);
+      float sums[V] = {};
+      add_uses<T, V>(p, begin, end, column, sums);
+      store_pack<float, V>(p.parts, at, column, p.width, Pack<float, V>::of(sums));
     }
   }
 }
@@ -154,15 +128,16 @@ __global__ void __launch_bounds__(threads) backward_kernel(const __grid_constant
         for (; (at + 1) * part <= end; ++at) {
           const Pack<float, V> values = load_pack<float, V>(p.parts, at, column, p.width);
 #pragma unroll
-          for (int v = 0; v < V; ++v) sums[v] += values.at[v];
+          for (int v = 0; v < V; ++v) sums[v] += values.value(v);
         }
         add_uses<T, V>(p, at * part, end, column, sums);
       }
-      Pack<Out, V> out{};
-      if (p.accumulate) out = load_pack<Out, V>(p.dtable, row, column, p.width);
+      if (p.accumulate) {
+        const Pack<Out, V> before = load_pack<Out, V>(p.dtable, row, column, p.width);
 #pragma unroll
-      for (int v = 0; v < V; ++v) out.at[v] = narrow<Out>(p.accumulate ? widen(out.at[v]) + sums[v] : sums[v]);
-      store_pack<Out, V>(p.dtable, row, column, p.width, out);
+        for (int v = 0; v < V; ++v) sums[v] += before.value(v);
+      }
+      store_pack<Out, V>(p.dtable, row, column, p.width, Pack<Out, V>::of(sums));
     }
   }
 }

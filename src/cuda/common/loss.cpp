@@ -4,10 +4,10 @@
 // they hold never matters: their x is read as zeros.
 #include "core/arena.hpp"
 #include "cuda/common/device.hpp"
+#include "cuda/common/library_product.hpp"
+#include "cuda/common/linear_layout.hpp"
 #include "cuda/common/loss_kernels.hpp"
-#include "cuda/common/product.hpp"
 #include "cuda/common/rows.hpp"
-#include "gemm/cublaslt.hpp"
 
 #include <algorithm>
 
@@ -66,17 +66,21 @@ Scratch scratch_of(const LossQuery& q, Arena& arena) {
   return s;
 }
 
-/// Rows [first, first + rows) of a matrix.
-Matrix part_of(Matrix m, std::int64_t first, std::int64_t rows) {
-  if (first > 0) m.data = static_cast<std::byte*>(m.data) + first * m.row_bytes();
-  m.rows = rows;
-  return m;
+/// The classifier as a linear layer, which is what the library's products are asked for.
+LinearQuery linear_query(const LossQuery& q) {
+  const LossDescription& d = q.description;
+  return {.description = {.inputs = d.inputs, .outputs = d.classes, .dtype = d.dtype, .training = d.training},
+          .sizes = {q.sizes.rows},
+          .device = q.device,
+          .options = q.options,
+          .threads = q.threads,
+          .isa = q.isa};
 }
 
 class Run {
  public:
-  Run(const LossQuery& q, const LossForward& t, const Scratch& s, cudaStream_t stream) : q_(q), t_(t), s_(s), stream_(stream) {
-    context_ = {.card = q.device.device.index, .math = q.options.math, .library_scratch = s.library, .stream = stream};
+  Run(const LossQuery& q, const LossForward& t, const Scratch& s, cudaStream_t stream)
+      : q_(q), t_(t), s_(s), stream_(stream), linear_(linear_query(q)) {
     targets_ = {.list = t.targets, .classes = q.description.classes, .ignore_index = q.description.ignore_index};
   }
 
@@ -105,17 +109,16 @@ class Run {
   std::int64_t inputs() const { return q_.description.inputs; }
   std::int64_t classes() const { return q_.description.classes; }
   Matrix room(void* data, std::int64_t rows) const { return {data, rows, inputs(), input_stride(q_), 1, q_.description.dtype}; }
-  Matrix weight() const { return side_by_side(matrix_of(t_.weight)); }
+  Matrix weight() const { return matrix_of(t_.weight); }
 
-  /// Columns of a single one, or of none, may have any stride.
-  static Matrix side_by_side(Matrix m) {
-    m.step = 1;
-    return m;
+  void product(const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) const {
+    if (s_.library != nullptr) return multiply({linear_, stream_, s_.library}, a, b, c, accumulate);
+    multiply_plain({.a = a, .b = b, .bias = {}, .c = c, .accumulate = accumulate}, stream_);
   }
 
   void block(const LossBackward* b, bool gradients, std::int64_t first, std::int64_t rows) const {
     const Matrix x = room(s_.x, rows);
-    copy_counted_rows(targets_, first, part_of(matrix_of(t_.x), first, rows), x, stream_);
+    copy_counted_rows(targets_, first, matrix_of(t_.x).part_of_rows(first, rows), x, stream_);
     const LossRows l{.targets = targets_,
                      .first = first,
                      .logits = {s_.logits, rows, classes(), logit_stride(q_), 1, DType::f32},
@@ -124,19 +127,19 @@ class Run {
                      .smoothing = q_.description.smoothing,
                      .factor = gradients ? s_.factor : nullptr,
                      .losses = s_.losses + first};
-    multiply(context_, x, weight().transposed(), l.logits, false);
+    product(x, weight().transposed(), l.logits, false);
     loss_of_rows(l, stream_);
     if (!gradients) return;
     const Matrix dlogits = gradients_of(l);
     if (b->dx.given()) {
       const Matrix dx = room(s_.dx, rows);
-      multiply(context_, dlogits, weight(), dx, false);
-      copy_counted_rows(targets_, first, dx, part_of(matrix_of(b->dx), first, rows), stream_);
+      product(dlogits, weight(), dx, false);
+      copy_counted_rows(targets_, first, dx, matrix_of(b->dx).part_of_rows(first, rows), stream_);
     }
     if (b->dweight.given()) {
       const bool direct = is_direct(b->dweight);
-      const Matrix to = direct ? side_by_side(matrix_of(b->dweight)) : sums_of_weight();
-      multiply(context_, dlogits.transposed(), x, to, first > 0 || (direct && b->accumulate));
+      const Matrix to = direct ? matrix_of(b->dweight) : sums_of_weight();
+      product(dlogits.transposed(), x, to, first > 0 || (direct && b->accumulate));
     }
     if (b->dbias.given()) {
       const bool direct = is_direct(b->dbias);
@@ -150,15 +153,15 @@ class Run {
   Matrix sums_of_bias() const { return {s_.dbias, 1, classes(), classes(), 1, DType::f32}; }
 
   void round_gradients(const LossBackward& b) const {
-    if (b.dweight.given() && !is_direct(b.dweight)) round_matrix(sums_of_weight(), matrix_of(b.dweight), b.accumulate, stream_);
-    if (b.dbias.given() && !is_direct(b.dbias)) round_matrix(sums_of_bias(), matrix_of(b.dbias), b.accumulate, stream_);
+    if (b.dweight.given() && !is_direct(b.dweight)) copy_matrix(sums_of_weight(), matrix_of(b.dweight), b.accumulate, stream_);
+    if (b.dbias.given() && !is_direct(b.dbias)) copy_matrix(sums_of_bias(), matrix_of(b.dbias), b.accumulate, stream_);
   }
 
   const LossQuery& q_;
   const LossForward& t_;
   const Scratch s_;
   cudaStream_t stream_;
-  ProductContext context_;
+  LinearQuery linear_;
   LossTargets targets_;
 };
 

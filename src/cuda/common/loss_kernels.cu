@@ -3,7 +3,6 @@
 #include "cuda/common/loss_kernels.hpp"
 
 #include "core/visit.hpp"
-#include "cuda/common/elementwise.cuh"
 #include "cuda/common/index_list.cuh"
 #include "cuda/common/row_blocks.cuh"
 
@@ -51,33 +50,11 @@ __global__ void __launch_bounds__(single_block) count_kernel(const __grid_consta
   *p.factor = p.divide ? scale / static_cast<double>(count > 1 ? count : 1) : scale;
 }
 
-struct CopyParams {
+/// A row itself where it counts.
+struct CountedRow {
   Targets targets;
-  Plane from, to;
-  std::int64_t rows, width;
+  __device__ std::int64_t operator()(std::int64_t row) const { return targets.counts(targets[row]) ? row : -1; }
 };
-
-template <class Unit, int V>
-__global__ void __launch_bounds__(row_block_threads) copy_kernel(const __grid_constant__ CopyParams p) {
-  for (std::int64_t row = first_row(); row < p.rows; row += rows_at_once()) {
-    const bool counts = p.targets.counts(p.targets[row]);
-    for (std::int64_t column = threadIdx.x * V; column < p.width; column += blockDim.x * V) {
-      Pack<Unit, V> values{};
-      if (counts) values = load_pack<Unit, V>(p.from, row, column, p.width);
-      store_pack<Unit, V>(p.to, row, column, p.width, values);
-    }
-  }
-}
-
-template <class Unit>
-void launch_copy(const CopyParams& p, cudaStream_t stream) {
-  constexpr int V = 16 / sizeof(Unit);
-  const RowBlocks packed(p.rows, (p.width + V - 1) / V), single(p.rows, p.width);
-  if (packs(p.from, p.rows, sizeof(Unit), 16) && packs(p.to, p.rows, sizeof(Unit), 16))
-    copy_kernel<Unit, V><<<packed.grid, packed.block, 0, stream>>>(p);
-  else
-    copy_kernel<Unit, 1><<<single.grid, single.block, 0, stream>>>(p);
-}
 
 constexpr int V = 4, most_row_threads = 512;
 
@@ -94,16 +71,23 @@ struct RowsParams {
 
 __device__ inline float negative_infinity() { return __int_as_float(0xff800000); }
 
+struct Logits {
+  float at[V];
+};
+
 /// Elements [column, column + V) of a row with their bias; -inf past its end. Rows of logits are whole packs.
 template <class T>
-__device__ inline Pack<float, V> load_logits(const RowsParams& p, const float* row, std::int64_t column) {
-  Pack<float, V> z = *reinterpret_cast<const Pack<float, V>*>(row + column);
-  if (p.bias != nullptr) {
-    const Plane plane{p.bias, 0, 1};
-    const Pack<T, V> bias = p.bias_on_packs ? load_pack<T, V>(plane, 0, column, p.classes) : Pack<T, V>{};
+__device__ inline Logits load_logits(const RowsParams& p, const float* row, std::int64_t column) {
+  const float4 stored = *reinterpret_cast<const float4*>(row + column);
+  Logits z{{stored.x, stored.y, stored.z, stored.w}};
+  if (p.bias != nullptr && p.bias_on_packs) {
+    const Pack<T, V> bias = load_pack<T, V>({p.bias, 0}, 0, column, p.classes);
+#pragma unroll
+    for (int v = 0; v < V; ++v) z.at[v] += bias.value(v);
+  } else if (p.bias != nullptr) {
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      if (column + v < p.classes) z.at[v] += widen(p.bias_on_packs ? bias.at[v] : static_cast<const T*>(p.bias)[column + v]);
+      if (column + v < p.classes) z.at[v] += widen(static_cast<const T*>(p.bias)[column + v]);
   }
 #pragma unroll
   for (int v = 0; v < V; ++v)
@@ -120,7 +104,7 @@ template <class T>
 __device__ RowSums sums_of_thread(const RowsParams& p, const float* row) {
   RowSums s{negative_infinity(), 0, 0};
   for (std::int64_t column = threadIdx.x * V; column < p.classes; column += blockDim.x * V) {
-    const Pack<float, V> z = load_logits<T>(p, row, column);
+    const Logits z = load_logits<T>(p, row, column);
     float top = s.top;
 #pragma unroll
     for (int v = 0; v < V; ++v) top = fmaxf(top, z.at[v]);
@@ -169,15 +153,14 @@ __device__ void write_gradients(const RowsParams& p, float* row, const RowSums& 
              shift = static_cast<float>(factor * p.smoothing / static_cast<double>(p.classes));
   for (std::int64_t begin = 0; begin < p.classes; begin += blockDim.x * V) {
     const std::int64_t column = begin + threadIdx.x * V;
-    Pack<float, V> z{};
+    Logits z{};
     if (column < p.classes) z = load_logits<T>(p, row, column);
     if constexpr (sizeof(T) < sizeof(float)) __syncthreads();
     if (column >= p.classes) continue;
-    Pack<T, V> gradient;
+    float gradient[V];
 #pragma unroll
-    for (int v = 0; v < V; ++v)
-      gradient.at[v] = narrow<T>(expf(z.at[v] - s.top) * scale - shift - (column + v == target ? hit : 0));
-    *reinterpret_cast<Pack<T, V>*>(reinterpret_cast<T*>(row) + column) = gradient;
+    for (int v = 0; v < V; ++v) gradient[v] = expf(z.at[v] - s.top) * scale - shift - (column + v == target ? hit : 0);
+    store_pack<T, V>({row, 0}, 0, column, p.classes, Pack<T, V>::of(gradient));
   }
 }
 
@@ -187,7 +170,7 @@ __global__ void __launch_bounds__(most_row_threads) rows_kernel(const __grid_con
   const std::int64_t target = p.targets[blockIdx.x];
   if (!p.targets.counts(target)) {
     for (std::int64_t column = threadIdx.x * V; column < p.classes && p.factor != nullptr; column += blockDim.x * V)
-      *reinterpret_cast<Pack<T, V>*>(reinterpret_cast<T*>(row) + column) = Pack<T, V>{};
+      store_pack<T, V>({row, 0}, 0, column, p.classes, Pack<T, V>::of({}));
     if (threadIdx.x == 0) p.losses[blockIdx.x] = 0;
     return;
   }
@@ -227,16 +210,12 @@ void count_targets(const LossCount& c, cudaStream_t stream) {
 }
 
 void copy_counted_rows(const LossTargets& targets, std::int64_t first, const Matrix& from, const Matrix& to, cudaStream_t stream) {
-  if (to.rows == 0 || to.columns == 0) return;
-  const CopyParams p{.targets = targets_of(targets, first),
-                     .from = {from.data, from.stride},
-                     .to = {to.data, to.stride},
-                     .rows = to.rows,
-                     .width = to.columns};
-  if (to.dtype == DType::f32)
-    launch_copy<std::uint32_t>(p, stream);
-  else
-    launch_copy<std::uint16_t>(p, stream);
+  const GatherParams<CountedRow> p{.source = {targets_of(targets, first)},
+                                   .from = {from.data, from.stride},
+                                   .to = {to.data, to.stride},
+                                   .rows = to.rows,
+                                   .columns = to.columns};
+  gather_rows(p, static_cast<std::int64_t>(size_of(to.dtype)), stream);
 }
 
 void loss_of_rows(const LossRows& rows, cudaStream_t stream) {
@@ -268,20 +247,6 @@ Matrix gradients_of(const LossRows& rows) {
 
 void sum_losses(const double* losses, std::int64_t rows, const TensorView& loss, cudaStream_t stream) {
   sum_kernel<<<1, single_block, 0, stream>>>(losses, rows, static_cast<float*>(loss.data));
-}
-
-void round_matrix(const Matrix& from, const Matrix& to, bool accumulate, cudaStream_t stream) {
-  const Plane a{from.data, from.stride, from.step}, y{to.data, to.stride, to.step};
-  visit_storage(to.dtype, [&](auto element) {
-    using T = Stored<decltype(element)>;
-    const auto params = [&](const auto& f) {
-      return ElementwiseParams<std::decay_t<decltype(f)>>{.a = a, .b = y, .y = y, .rows = to.rows, .columns = to.columns, .f = f};
-    };
-    if (accumulate)
-      launch_elementwise<float, T>(params(Sum{}), stream);
-    else
-      launch_elementwise<float, T>(params(Identity{}), stream);
-  });
 }
 
 }  // namespace everglow::cuda

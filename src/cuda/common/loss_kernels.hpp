@@ -50,7 +50,4 @@ Matrix gradients_of(const LossRows& rows);
 /// loss [1] = the sum of the losses of all rows, in one order.
 void sum_losses(const double* losses, std::int64_t rows, const TensorView& loss, cudaStream_t stream);
 
-/// to = or += from, f32 to 16 bits.
-void round_matrix(const Matrix& from, const Matrix& to, bool accumulate, cudaStream_t stream);
-
 }  // namespace everglow::cuda
