@@ -1,4 +1,5 @@
 // Adam beside the method as the paper writes it, all in double: the states of the reference row are f32, as those of every row.
+#include "cases/proof/placement.hpp"
 #include "cases/proof/proof.hpp"
 
 #include <everglow/optimizer.hpp>
@@ -90,8 +91,11 @@ class AdamProof final : public Proof {
         tensors.push_back({.parameter = s.parameter[i], .gradient = s.gradient[i], .m = s.m[i], .v = s.v[i], .copy = {}});
         if (copies_) tensors.back().copy = s.copy[i];
       }
-      adam.step({.tensors = tensors, .step = s.step, .rate = s.rate, .scale = s.scale, .norm = s.norm, .overflow = s.overflow},
-                {scratch.data(), scratch.bytes()});
+      Placement place(device.device);
+      const AdamStep step{
+          .tensors = tensors, .step = s.step, .rate = s.rate, .scale = s.scale, .norm = s.norm, .overflow = s.overflow};
+      adam.step(placed(place, step), place(scratch), place.stream());
+      place.finish();
       norms.push_back(s.norm.at(0));
       norm_bounds.push_back(2 * unit_roundoff(DType::f32) * norms_[static_cast<std::size_t>(t) - 1]);
     }

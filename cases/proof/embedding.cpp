@@ -19,9 +19,10 @@ class EmbeddingProof final : public Proof {
            .padding_index = c.integer("padding_index", -1)},
         sizes_{c.integer("indices", 1)},
         gradient_(parse_dtype(c.text("gradient", name(d_.dtype)))),
+        dense_(c.flag("dense")),
         indices_(c.flag("wide") ? DType::i64 : DType::i32, {sizes_.indices}),
-        table_(d_.dtype, {d_.vocabulary, d_.width}, d_.width + 3),
-        dy_(d_.dtype, {sizes_.indices, d_.width}, d_.width + 2) {
+        table_(d_.dtype, {d_.vocabulary, d_.width}, apart(3)),
+        dy_(d_.dtype, {sizes_.indices, d_.width}, apart(2)) {
     indices_.integers(1, 0, static_cast<int>(std::max<std::int64_t>(d_.vocabulary, 1) - 1));
     for (std::int64_t n = 0; d_.padding_index >= 0 && n < sizes_.indices; n += 9)  // a draw may miss it
       indices_.put(n, static_cast<double>(d_.padding_index));
@@ -38,12 +39,12 @@ class EmbeddingProof final : public Proof {
   std::vector<Finding> run(const PlanOptions& options) const override {
     const EmbeddingPlan embedding = plan(options);
     const Scratch scratch(embedding.workspace_bytes());
-    HostTensor y(d_.dtype, {sizes_.indices, d_.width}, d_.width + 1);
+    HostTensor y(d_.dtype, {sizes_.indices, d_.width}, apart(1));
     forward_on(device.device, embedding, EmbeddingForward{indices_, table_, y}, scratch);
     std::vector<Finding> out{finding("forward", "y", y.values(), rows_of_the_table(), std::vector<double>(dy_.values().size(), 0)),
                              untouched("forward", y.guards_intact() && scratch.guards_intact())};
     for (const bool accumulate : {false, true}) {
-      HostTensor dtable(gradient_, {d_.vocabulary, d_.width}, d_.width + 4);
+      HostTensor dtable(gradient_, {d_.vocabulary, d_.width}, apart(4));
       if (accumulate) dtable.uniform(4, -1, 1);
       const std::vector<double> before = accumulate ? dtable.values() : std::vector<double>(sum_.size(), 0);
       backward_on(device.device, embedding, EmbeddingBackward{indices_, dy_, dtable, accumulate}, scratch);
@@ -57,6 +58,8 @@ class EmbeddingProof final : public Proof {
   }
 
  private:
+  /// From row to row: with a gap, or without one.
+  std::int64_t apart(std::int64_t gap) const { return dense_ ? 0 : d_.width + gap; }
   EmbeddingPlan plan(const PlanOptions& options) const { return {d_, sizes_, device, options}; }
 
   std::vector<double> rows_of_the_table() const {
@@ -95,6 +98,7 @@ class EmbeddingProof final : public Proof {
   EmbeddingDescription d_;
   EmbeddingSizes sizes_;
   DType gradient_;
+  bool dense_;
   HostTensor indices_, table_, dy_;
   std::vector<double> sum_, magnitude_, terms_;  // of the uses of each element of the table
 };

@@ -1,4 +1,5 @@
 // The classifier loss beside the reference.
+#include "cases/proof/placement.hpp"
 #include "cases/proof/proof.hpp"
 
 #include <everglow/loss.hpp>
@@ -49,14 +50,16 @@ class LossProof final : public Proof {
     for (const bool accumulate : {false, true}) {
       const Results actual = results(d_.dtype, gradient_, accumulate, strided_);
       const Scratch scratch(loss.workspace_bytes());
-      loss.forward_backward(backward({x_, weight_, bias_}, actual, accumulate), {scratch.data(), scratch.bytes()});
+      Placement place(device.device);
+      loss.forward_backward(placed(place, backward({x_, weight_, bias_}, actual, accumulate)), place(scratch), place.stream());
+      place.finish();
       append(out, actual, exact_[accumulate ? 1 : 0], accumulate);
       bool intact = scratch.guards_intact();
       for (const auto* tensor : {&actual.loss, &actual.count, &actual.dx, &actual.dweight, &actual.dbias})
         intact = intact && tensor->guards_intact();
       out.push_back(untouched("backward", intact));
       Results alone = results(d_.dtype, gradient_, false, false);
-      loss.forward(forward({x_, weight_, bias_}, alone), {scratch.data(), scratch.bytes()});
+      forward_on(device.device, loss, forward({x_, weight_, bias_}, alone), scratch);
       out.push_back(finding("forward", "loss", alone.loss.values(), actual.loss.values(), {0}));
       out.push_back(finding("forward", "count", alone.count.values(), actual.count.values(), {0}));
     }

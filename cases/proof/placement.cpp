@@ -76,6 +76,17 @@ std::span<const RecurrentWeightGradients> Placement::operator()(std::span<const 
   return there;
 }
 
+std::span<const AdamTensor> Placement::operator()(std::span<const AdamTensor> tensors) {
+  std::vector<AdamTensor>& list = lists_.emplace_back(tensors.begin(), tensors.end());
+  for (AdamTensor& t : list)
+    t = {.parameter = (*this)(t.parameter),
+         .gradient = (*this)(t.gradient),
+         .m = (*this)(t.m),
+         .v = (*this)(t.v),
+         .copy = (*this)(t.copy)};
+  return list;
+}
+
 void Placement::finish() {
   stream().synchronize();
   for (const auto& [_, block] : blocks_)
@@ -85,6 +96,14 @@ void Placement::finish() {
   stream().synchronize();
 }
 
+AdamStep placed(Placement& place, const AdamStep& t) {
+  return {.tensors = place(t.tensors),
+          .step = place(t.step),
+          .rate = place(t.rate),
+          .scale = place(t.scale),
+          .norm = place(t.norm),
+          .overflow = place(t.overflow)};
+}
 AttentionForward placed(Placement& place, const AttentionForward& tensors) {
   AttentionForward t = tensors;
   t.q = place(t.q), t.k = place(t.k), t.v = place(t.v), t.o = place(t.o), t.lse = place(t.lse);
@@ -100,10 +119,14 @@ AttentionBackward placed(Placement& place, const AttentionBackward& tensors) {
   return t;
 }
 EmbeddingForward placed(Placement& place, const EmbeddingForward& t) {
-  return {.indices = place(t.indices), .table = place(t.table), .y = place(t.y)};
+  return {.indices = place(t.indices), .table = place(t.table), .y = place(t.y), .status = place(t.status)};
 }
 EmbeddingBackward placed(Placement& place, const EmbeddingBackward& t) {
-  return {.indices = place(t.indices), .dy = place(t.dy), .dtable = place(t.dtable), .accumulate = t.accumulate};
+  return {.indices = place(t.indices),
+          .dy = place(t.dy),
+          .dtable = place(t.dtable),
+          .accumulate = t.accumulate,
+          .status = place(t.status)};
 }
 LinearForward placed(Placement& place, const LinearForward& t) {
   return {.x = place(t.x),
@@ -122,6 +145,24 @@ LinearBackward placed(Placement& place, const LinearBackward& t) {
           .dweight = place(t.dweight),
           .dbias = place(t.dbias),
           .packed = place(t.packed),
+          .accumulate = t.accumulate};
+}
+LossForward placed(Placement& place, const LossForward& t) {
+  return {.x = place(t.x),
+          .weight = place(t.weight),
+          .bias = place(t.bias),
+          .targets = place(t.targets),
+          .loss = place(t.loss),
+          .count = place(t.count),
+          .status = place(t.status)};
+}
+LossBackward placed(Placement& place, const LossBackward& t) {
+  return {.forward = placed(place, t.forward),
+          .scale = place(t.scale),
+          .divide_by_count = t.divide_by_count,
+          .dx = place(t.dx),
+          .dweight = place(t.dweight),
+          .dbias = place(t.dbias),
           .accumulate = t.accumulate};
 }
 PointwiseRun placed(Placement& place, const PointwiseRun& tensors) {

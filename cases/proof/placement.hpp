@@ -25,6 +25,7 @@ class Placement {
   const PackedWeights* operator()(const PackedWeights* packed);
   std::span<const RecurrentWeights> operator()(std::span<const RecurrentWeights> weights);
   std::span<const RecurrentWeightGradients> operator()(std::span<const RecurrentWeightGradients> gradients);
+  std::span<const AdamTensor> operator()(std::span<const AdamTensor> tensors);
   Stream stream() const { return {device_, nullptr}; }
   /// Waits, and brings back every block of which a view that can be written was placed.
   void finish();
@@ -46,14 +47,18 @@ class Placement {
   std::deque<PackedWeights> packed_;
   std::deque<std::vector<RecurrentWeights>> weights_;
   std::deque<std::vector<RecurrentWeightGradients>> gradients_;
+  std::deque<std::vector<AdamTensor>> lists_;
 };
 
+AdamStep placed(Placement& place, const AdamStep& tensors);
 AttentionForward placed(Placement& place, const AttentionForward& tensors);
 AttentionBackward placed(Placement& place, const AttentionBackward& tensors);
 EmbeddingForward placed(Placement& place, const EmbeddingForward& tensors);
 EmbeddingBackward placed(Placement& place, const EmbeddingBackward& tensors);
 LinearForward placed(Placement& place, const LinearForward& tensors);
 LinearBackward placed(Placement& place, const LinearBackward& tensors);
+LossForward placed(Placement& place, const LossForward& tensors);
+LossBackward placed(Placement& place, const LossBackward& tensors);
 PointwiseRun placed(Placement& place, const PointwiseRun& tensors);
 RecurrentForward placed(Placement& place, const RecurrentForward& tensors);
 RecurrentBackward placed(Placement& place, const RecurrentBackward& tensors);

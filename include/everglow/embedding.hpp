@@ -17,19 +17,21 @@ struct EmbeddingSizes {
   std::int64_t indices = 0;
 };
 struct EmbeddingForward {
-  ConstTensorView indices{};  // i32 or i64, any shape, 0 ... vocabulary-1 (a bad one throws on a CPU)
+  ConstTensorView indices{};  // i32 or i64, any shape, 0 ... vocabulary-1
   ConstTensorView table{};    // [vocabulary, width]
   TensorView y{};             // indices' shape + [width], last stride 1
+  TensorView status{};        // u32 [1] in an i32 view; a run only ORs into it (check_status)
 };
 struct EmbeddingBackward {
   ConstTensorView indices{};
   ConstTensorView dy{};  // as y
   TensorView dtable{};   // [vocabulary, width], f32 or the storage type; written whole, or added into
   bool accumulate = false;
+  TensorView status{};
 };
 
 /// Plan of an embedding. y must be apart from table and indices, dtable from dy and indices. On a CPU an index outside the
-/// vocabulary throws before anything is written.
+/// vocabulary throws before anything is written; on a GPU its row of y is 0, it has no gradient, and `status` gets status_indices.
 class EVERGLOW_API EmbeddingPlan {
  public:
   EmbeddingPlan(const EmbeddingDescription& description, const EmbeddingSizes& sizes,

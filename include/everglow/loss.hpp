@@ -26,6 +26,7 @@ struct LossForward {
   ConstTensorView targets{};  // i32 or i64 [N]
   TensorView loss{};          // f32 [1] (f64 with f64): the sum over counted rows
   TensorView count{};         // f32 [1]: number of counted rows; not given: not written
+  TensorView status{};        // u32 [1] in an i32 view; a run only ORs into it (check_status)
 };
 struct LossBackward {
   LossForward forward{};
@@ -38,7 +39,8 @@ struct LossBackward {
 };
 
 /// Plan of the fused classifier loss. What is written (loss, count, gradients) must be apart from everything else of the call. On a
-/// CPU a target that is neither a class nor ignore_index throws before anything is written.
+/// CPU a target that is neither a class nor ignore_index throws before anything is written; on a GPU its row is ignored and
+/// `status` gets status_indices.
 class EVERGLOW_API LossPlan {
  public:
   LossPlan(const LossDescription& description, const LossSizes& sizes, const DeviceDescription& device = Device::cpu(),

@@ -157,9 +157,10 @@ struct Explanation {
 /// ORs into it; the caller writes 0 before the first. On a CPU such faults throw at once, so no bit is ever set there.
 inline constexpr std::uint32_t status_lengths = 1;  ///< a length or a start of a sequence was out of range and was clamped
 inline constexpr std::uint32_t status_waited = 2;   ///< a bounded wait between thread blocks ran out: results are not valid
+inline constexpr std::uint32_t status_indices = 4;  ///< an index or a target was out of range and was left out
 
 /// Waits for the stream, which is one of the status' device, and sets the status to 0. Throws Error(invalid_argument) where only
-/// lengths were out of range, Error(device) for other bits; nothing where no bit is set.
+/// lengths and indices were out of range, Error(device) for other bits; nothing where no bit is set.
 EVERGLOW_API void check_status(const TensorView& status, const Stream& stream = {});
 
 /// The rows of one layer ("linear", "recurrent", "attention", "softmax", "embedding", "loss", "pointwise", "adam"), in order.

@@ -21,8 +21,10 @@ void check_status(const TensorView& status, const Stream& stream) {
   };
   note(status_lengths, "a length or start out of range, which was clamped");
   note(status_waited, "a wait between thread blocks that ran out, so that results are not valid");
-  note(~(status_lengths | status_waited), "bits that this version does not know");
-  const ErrorCode code = bits == status_lengths ? ErrorCode::invalid_argument : ErrorCode::device;
+  note(status_indices, "an index or a target out of range, which was left out");
+  note(~(status_lengths | status_waited | status_indices), "bits that this version does not know");
+  const bool only_arguments = (bits & ~(status_lengths | status_indices)) == 0;
+  const ErrorCode code = only_arguments ? ErrorCode::invalid_argument : ErrorCode::device;
   const std::uint32_t came = bits;
   bits = 0;
   copy(status, host, stream);

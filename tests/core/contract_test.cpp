@@ -143,6 +143,8 @@ TEST(Status, IsReadThrownAndCleared_sanitize) {
   EXPECT_EQ(check(status_lengths | status_waited),
             "[check_status] expected no fault, got status 3: a length or start out of range, which was clamped; a wait between "
             "thread blocks that ran out, so that results are not valid");
+  EXPECT_EQ(check(status_indices),
+            "[check_status] expected no fault, got status 4: an index or a target out of range, which was left out");
   EXPECT_EQ(check(0x80000000U), "[check_status] expected no fault, got status 2147483648: bits that this version does not know");
   EXPECT_EQ(error_of([] { check_status({}); }), "[check_status] status: expected [1] i32 cpu, got not given");
   EXPECT_EQ(error_of([] { check_status(HostTensor(DType::u8, {1})); }),

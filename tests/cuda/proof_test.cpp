@@ -45,7 +45,8 @@ TEST_P(EveryCudaRow, AgreesWithTheReference) {
 
 constexpr Part parts[] = {{"attention", true}, {"attention", false}, {"linear", true},    {"linear", false},
                           {"softmax", true},   {"softmax", false},   {"embedding", true}, {"embedding", false},
-                          {"pointwise", true}, {"pointwise", false}, {"recurrent", true}, {"recurrent", false}};
+                          {"pointwise", true}, {"pointwise", false}, {"recurrent", true}, {"recurrent", false},
+                          {"loss", true},      {"loss", false},      {"adam", true},      {"adam", false}};
 INSTANTIATE_TEST_SUITE_P(Cuda, EveryCudaRow, testing::ValuesIn(parts),
                          [](const auto& info) { return std::string(info.param.layer) + (info.param.sanitize ? "_sanitize" : ""); });
 

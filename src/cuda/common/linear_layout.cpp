@@ -69,15 +69,14 @@ void* take(Arena& arena, bool wanted, std::int64_t rows, std::int64_t columns, s
   return wanted && rows > 0 && columns > 0 ? arena.take<std::byte>(rows * rounded(columns * element, line)) : nullptr;
 }
 
-/// cuBLASLt refuses scratch that is not on 256 bytes; an arena's is on 64.
+}  // namespace
+
 void* take_library_scratch(Arena& arena) {
   constexpr std::size_t wanted = 256;
   std::byte* const memory = arena.take<std::byte>(static_cast<std::int64_t>(cublaslt::workspace_bytes + wanted));
   const auto past = reinterpret_cast<std::uintptr_t>(memory) % wanted;
   return memory == nullptr || past == 0 ? memory : memory + (wanted - past);
 }
-
-}  // namespace
 
 ForwardRooms forward_rooms(const LinearQuery& query, Arena& arena) {
   const Sizes s(query);

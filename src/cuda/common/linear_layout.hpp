@@ -9,6 +9,9 @@
 
 namespace everglow::cuda {
 
+/// cublaslt::workspace_bytes on 256 bytes: cuBLASLt refuses scratch that is not; an arena's is on 64.
+void* take_library_scratch(Arena& arena);
+
 /// Rooms are null where there is nothing to stage for dense tensors (and while an arena only counts).
 struct ForwardRooms {
   void* library = nullptr;

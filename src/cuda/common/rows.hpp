@@ -9,5 +9,8 @@ extern const LinearRow linear_cublaslt, linear;
 extern const RecurrentRow recurrent_stepwise;
 extern const SoftmaxRow softmax_online;
 extern const PointwiseRow pointwise;
+extern const EmbeddingRow embedding;
+extern const AdamRow adam;
+extern const LossRow loss_cublaslt, loss;
 
 }  // namespace everglow::cuda

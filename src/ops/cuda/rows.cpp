@@ -10,6 +10,9 @@ constexpr const LinearRow* linears[] = {&linear_cublaslt, &linear};
 constexpr const RecurrentRow* recurrents[] = {&recurrent_stepwise};
 constexpr const SoftmaxRow* softmaxes[] = {&softmax_online};
 constexpr const PointwiseRow* pointwises[] = {&pointwise};
+constexpr const EmbeddingRow* embeddings[] = {&embedding};
+constexpr const AdamRow* adams[] = {&adam};
+constexpr const LossRow* losses[] = {&loss_cublaslt, &loss};
 
 /// A layer that no CUDA row serves says so in one declining row, as a backend that is not built does.
 template <class Row, class AnyQuery>
@@ -25,9 +28,9 @@ std::span<const LinearRow* const> linear_rows() { return linears; }
 std::span<const RecurrentRow* const> recurrent_rows() { return recurrents; }
 std::span<const AttentionRow* const> attention_rows() { return declining<AttentionRow, AttentionQuery>(); }
 std::span<const SoftmaxRow* const> softmax_rows() { return softmaxes; }
-std::span<const EmbeddingRow* const> embedding_rows() { return declining<EmbeddingRow, EmbeddingQuery>(); }
-std::span<const LossRow* const> loss_rows() { return declining<LossRow, LossQuery>(); }
+std::span<const EmbeddingRow* const> embedding_rows() { return embeddings; }
+std::span<const LossRow* const> loss_rows() { return losses; }
 std::span<const PointwiseRow* const> pointwise_rows() { return pointwises; }
-std::span<const AdamRow* const> adam_rows() { return declining<AdamRow, AdamQuery>(); }
+std::span<const AdamRow* const> adam_rows() { return adams; }
 
 }  // namespace everglow::cuda

@@ -43,6 +43,14 @@ View check_values(std::string_view where, std::string_view argument, const Embed
   return folded(where, argument, view);
 }
 
+void check_status_view(std::string_view where, const EmbeddingQuery& query, const TensorView& status,
+                       std::span<const NamedView> others) {
+  require_optional(where, "status", status, {1}, DType::i32, query.device.device);
+  if (!status.given()) return;
+  const NamedView written[] = {{"status", status}};
+  require_all_apart(where, written, others);
+}
+
 }  // namespace
 
 EmbeddingForward check(const EmbeddingQuery& query, const EmbeddingForward& tensors) {
@@ -56,6 +64,8 @@ EmbeddingForward check(const EmbeddingQuery& query, const EmbeddingForward& tens
   require_no_self_overlap(where, "y", t.y);
   require_apart(where, "y", t.y, "table", t.table);
   require_apart(where, "y", t.y, "indices", t.indices);
+  const NamedView others[] = {{"y", t.y}, {"table", t.table}, {"indices", t.indices}};
+  check_status_view(where, query, t.status, others);
   return t;
 }
 
@@ -71,6 +81,8 @@ EmbeddingBackward check(const EmbeddingQuery& query, const EmbeddingBackward& te
   require_unit_stride(where, "dtable", t.dtable);
   require_apart(where, "dtable", t.dtable, "dy", t.dy);
   require_apart(where, "dtable", t.dtable, "indices", t.indices);
+  const NamedView others[] = {{"dtable", t.dtable}, {"dy", t.dy}, {"indices", t.indices}};
+  check_status_view(where, query, t.status, others);
   return t;
 }
 

@@ -49,6 +49,7 @@ LossForward check_forward(std::string_view where, const LossQuery& query, const 
   require_indices(where, "targets", t.targets, d.classes, d.ignore_index);
   require_tensor(where, "loss", t.loss, {1}, d.dtype == DType::f64 ? DType::f64 : DType::f32, device);
   require_optional(where, "count", t.count, {1}, DType::f32, device);
+  require_optional(where, "status", t.status, {1}, DType::i32, device);
   return t;
 }
 
@@ -57,7 +58,7 @@ LossForward check_forward(std::string_view where, const LossQuery& query, const 
 LossForward check(const LossQuery& query, const LossForward& tensors) {
   constexpr std::string_view where = "loss.forward";
   const LossForward t = check_forward(where, query, tensors);
-  const NamedView written[] = {{"loss", t.loss}, {"count", t.count}};
+  const NamedView written[] = {{"loss", t.loss}, {"count", t.count}, {"status", t.status}};
   const NamedView others[] = {{"x", t.x}, {"weight", t.weight}, {"bias", t.bias}, {"targets", t.targets}};
   require_all_apart(where, written, others);
   return t;
@@ -80,7 +81,8 @@ LossBackward check(const LossQuery& query, const LossBackward& tensors) {
   require_gradient(where, "dbias", t.dbias, {d.classes}, d.dtype, device);
   require_unit_stride(where, "dbias", t.dbias);
   const LossForward& f = t.forward;
-  const NamedView written[] = {{"loss", f.loss}, {"count", f.count}, {"dx", t.dx}, {"dweight", t.dweight}, {"dbias", t.dbias}};
+  const NamedView written[] = {{"loss", f.loss}, {"count", f.count},     {"status", f.status},
+                               {"dx", t.dx},     {"dweight", t.dweight}, {"dbias", t.dbias}};
   const NamedView others[] = {{"x", f.x}, {"weight", f.weight}, {"bias", f.bias}, {"targets", f.targets}, {"scale", t.scale}};
   require_all_apart(where, written, others);
   return t;
