@@ -1,5 +1,5 @@
-// The device's form of core/attention_mask.hpp: where the rows of a sequence lie, which keys a query sees, and what the options make
-// of a score. Lengths out of range are clamped and noted in the status.
+// The device's form of core/attention_mask.hpp: where the rows of a sequence lie, which keys a query sees, and what the options
+// make of a score. Lengths out of range are clamped and noted in the status.
 #pragma once
 
 #include <everglow/plan.hpp>

@@ -121,8 +121,8 @@ void backward_of(const AttentionParams& p, StandardPart part, const AttentionBac
     launch(standard_score_gradients<T>, tiles(here, p.keys), stream, p, here);
     if (p.dbias.data != nullptr) {
       const int rows = static_cast<int>(t.dbias.size(0)), heads = static_cast<int>(t.dbias.size(1));
-      launch(standard_bias<T>, divided_up(static_cast<int64_t>(here.rows) * p.keys * rows * heads, standard_threads), stream, p, here,
-             rows, heads);
+      launch(standard_bias<T>, divided_up(static_cast<int64_t>(here.rows) * p.keys * rows * heads, standard_threads), stream, p,
+             here, rows, heads);
     }
     if (p.dq.data != nullptr) launch(standard_query_gradients<T>, tiles(here, p.head_dim), stream, p, here);
     if (here.dk != nullptr) launch(standard_key_gradients<T, false>, kv_tiles(p.head_dim), stream, p, here);

@@ -9,10 +9,10 @@ namespace everglow::cuda {
 /// A part of the queries of a part of the (batch, head) pairs, and the matrices [pairs, rows, keys] of it.
 struct StandardPart {
   int first_pair = 0, pairs = 0, first_row = 0, rows = 0;
-  float* p = nullptr;      // scores, then probabilities
-  float* ds = nullptr;     // gradients by the scores
-  float* bend = nullptr;   // derivative of softcap; null: 1
-  float* delta = nullptr;  // [pairs, rows]
+  float* p = nullptr;                  // scores, then probabilities
+  float* ds = nullptr;                 // gradients by the scores
+  float* bend = nullptr;               // derivative of softcap; null: 1
+  float* delta = nullptr;              // [pairs, rows]
   float *dk = nullptr, *dv = nullptr;  // [B, Hk, keys, D or Dv] sums over all parts; null: not wanted
 };
 
@@ -93,9 +93,7 @@ __global__ void __launch_bounds__(standard_threads)
   StandardSums product;
   product.add(
       p.head_dim,
-      [&](int r, int d) {
-        return first + r < s.queries ? to_float(row_at<T>(p.q, at.b, at.h, s.first_query + first + r)[d]) : 0;
-      },
+      [&](int r, int d) { return first + r < s.queries ? to_float(row_at<T>(p.q, at.b, at.h, s.first_query + first + r)[d]) : 0; },
       [&](int d, int j) {
         return at.column + j < s.keys ? to_float(row_at<T>(p.k, at.b, at.h / p.group, s.first_key + at.column + j)[d]) : 0;
       });
@@ -231,7 +229,8 @@ __global__ void __launch_bounds__(standard_threads)
 /// Element (row, head, i, j) of dbias, summed over the rows and heads that share it, which are all in this part.
 template <class T>
 __global__ void __launch_bounds__(standard_threads)
-    standard_bias(const __grid_constant__ AttentionParams p, const __grid_constant__ StandardPart part, int bias_rows, int bias_heads) {
+    standard_bias(const __grid_constant__ AttentionParams p, const __grid_constant__ StandardPart part, int bias_rows,
+                  int bias_heads) {
   const int64_t cell = static_cast<int64_t>(blockIdx.x) * standard_threads + threadIdx.x;
   const int64_t plane = static_cast<int64_t>(part.rows) * p.keys;
   if (cell >= plane * bias_rows * bias_heads) return;
@@ -241,8 +240,9 @@ __global__ void __launch_bounds__(standard_threads)
   for (int b = bias_rows == 1 ? 0 : batch; b < (bias_rows == 1 ? p.batch : batch + 1); ++b)
     for (int h = bias_heads == 1 ? 0 : head; h < (bias_heads == 1 ? p.heads : head + 1); ++h)
       sum += part.ds[score_index(p, part, b * p.heads + h, row) + j];
-  static_cast<T*>(p.dbias.data)[batch * p.dbias.batch + head * p.dbias.head + (part.first_row + row) * p.dbias.query +
-                                j * p.dbias.key] = static_cast<T>(sum);
+  static_cast<T*>(
+      p.dbias.data)[batch * p.dbias.batch + head * p.dbias.head + (part.first_row + row) * p.dbias.query + j * p.dbias.key] =
+      static_cast<T>(sum);
 }
 
 /// The gradient by the product q·k.
@@ -306,8 +306,8 @@ __global__ void __launch_bounds__(standard_threads)
 /// Sums to dK or dV; rows past a length are 0.
 template <class T>
 __global__ void __launch_bounds__(standard_threads)
-    standard_store(const __grid_constant__ AttentionParams p, const __grid_constant__ AttentionTensor to, const float* from, int width,
-                   float times) {
+    standard_store(const __grid_constant__ AttentionParams p, const __grid_constant__ AttentionTensor to, const float* from,
+                   int width, float times) {
   const int64_t cell = static_cast<int64_t>(blockIdx.x) * standard_threads + threadIdx.x;
   if (cell >= static_cast<int64_t>(p.batch) * p.kv_heads * p.keys * width) return;
   const int column = static_cast<int>(cell % width), j = static_cast<int>(cell / width % p.keys);

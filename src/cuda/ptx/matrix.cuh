@@ -25,7 +25,8 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
 }
 /// Two neighbouring parts: c0[16, 8] and c1[16, 8] with the 16 columns of b; `first` sets the sums.
 template <class T>
-__device__ __forceinline__ void mma_pair(float (&c0)[4], float (&c1)[4], const uint32_t (&a)[4], const uint32_t (&b)[4], bool first) {
+__device__ __forceinline__ void mma_pair(float (&c0)[4], float (&c1)[4], const uint32_t (&a)[4], const uint32_t (&b)[4],
+                                         bool first) {
   if (first) {
     mma<T, false>(c0, a, b[0], b[1]), mma<T, false>(c1, a, b[2], b[3]);
   } else {

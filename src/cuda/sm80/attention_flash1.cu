@@ -97,8 +97,8 @@ void backward(const AttentionQuery& query, const AttentionBackward& tensors, voi
     using T = decltype(element);
     using C = Flash1Backward<T, decltype(columns)::value>;
     if (rows > 0)
-      flash2_statistics<T><<<static_cast<unsigned>((rows + flash_rows_a_block - 1) / flash_rows_a_block), 32 * flash_rows_a_block, 0,
-                             stream_of(stream)>>>(p, statistics);
+      flash2_statistics<T><<<static_cast<unsigned>((rows + flash_rows_a_block - 1) / flash_rows_a_block), 32 * flash_rows_a_block,
+                             0, stream_of(stream)>>>(p, statistics);
     check_launch("attention.backward");
     launch<C>(flash1_backward<C>, p, grid, stream_of(stream));
   });

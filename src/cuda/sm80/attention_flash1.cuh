@@ -35,10 +35,10 @@ struct Flash1Backward : Flash1<Storage, head_columns, head_columns / 16, head_co
 };
 
 struct Flash1Grid {
-  int padded_queries = 0;          // a multiple of 64
-  float* sums = nullptr;           // [B, Hq, padded_queries, columns] the output so far, or dQ
-  float* top = nullptr;            // [B, Hq, padded_queries] maxima so far, times log2 e; backward: LSE log2 e
-  float* sum = nullptr;            // [B, Hq, padded_queries] sums so far; backward: delta
+  int padded_queries = 0;  // a multiple of 64
+  float* sums = nullptr;   // [B, Hq, padded_queries, columns] the output so far, or dQ
+  float* top = nullptr;    // [B, Hq, padded_queries] maxima so far, times log2 e; backward: LSE log2 e
+  float* sum = nullptr;    // [B, Hq, padded_queries] sums so far; backward: delta
 };
 
 /// Parts of rows [warps, 16, columns] in f32: part n of 8 columns of row r stands at n xor (r mod 8), against bank conflicts.
@@ -114,7 +114,8 @@ struct Flash1Block {
         const float4 x = query >= begin && query < end ? *sums_at(query, i) : float4{0, 0, 0, 0};
         const float values[4] = {x.x, x.y, x.z, x.w};
         for (int e = 0; e < 4; ++e)
-          if (4 * (piece + i * threads_a_row) + e < width) to[4 * (piece + i * threads_a_row) + e] = static_cast<T>(values[e] * times);
+          if (4 * (piece + i * threads_a_row) + e < width)
+            to[4 * (piece + i * threads_a_row) + e] = static_cast<T>(values[e] * times);
       }
     }
   }

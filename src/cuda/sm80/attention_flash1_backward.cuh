@@ -46,15 +46,17 @@ struct Flash1BackwardBlock : Flash1Block<C> {
     if (__syncthreads_or(Tile::template copied_not_finite<C::rows, C::threads>(q) ||
                          Tile::template copied_not_finite<C::rows, C::threads>(d_o)) == 0)
       return;
-    const auto mark = [&](int at) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(statistics(index) + 4 * at), "f"(NAN) : "memory"); };
+    const auto mark = [&](int at) {
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(statistics(index) + 4 * at), "f"(NAN) : "memory");
+    };
     Tile::template make_finite<C::rows, C::threads>(q, mark);
     Tile::template make_finite<C::rows, C::threads>(d_o, mark);
     __syncthreads();
   }
   __device__ __forceinline__ void clean_keys() const {
     if (__syncthreads_or(Tile::template copied_not_finite<C::keys, C::threads>(shared)) == 0) return;
-    Tile::template make_finite<C::keys, C::threads>(
-        shared, [&](int at) { Tile::write(shared + C::kv_bytes, at, 0, 0, 0x7FFF7FFFU); });
+    Tile::template make_finite<C::keys, C::threads>(shared,
+                                                    [&](int at) { Tile::write(shared + C::kv_bytes, at, 0, 0, 0x7FFF7FFFU); });
     __syncthreads();
   }
 

@@ -42,7 +42,9 @@ struct Flash1ForwardBlock : Flash1Block<C> {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
     return x;
   }
-  __device__ static __forceinline__ void write(uint32_t at, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory"); }
+  __device__ static __forceinline__ void write(uint32_t at, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+  }
 
   /// Keys that a query does not see must not reach it by 0 times NaN: what is not finite in V becomes 0, and NaN in K.
   __device__ __forceinline__ void clean_values(int key) const {

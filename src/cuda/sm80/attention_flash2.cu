@@ -115,7 +115,8 @@ void forward(const AttentionQuery& query, const AttentionForward& tensors, void*
   if (blocks == 0) return;
   if (p.right < no_limit) {  // keys and values of the heads at once fit into half of L2, so that they come from memory once
     const int64_t bytes = std::max<int64_t>(static_cast<int64_t>(p.keys) * (p.head_dim + p.value_dim) * 2, 1);
-    grid.heads_at_once = static_cast<int>(std::clamp<int64_t>(query.device.figures.l2_bytes / 2 / bytes * p.group, 1, p.batch * p.heads));
+    grid.heads_at_once =
+        static_cast<int>(std::clamp<int64_t>(query.device.figures.l2_bytes / 2 / bytes * p.group, 1, p.batch * p.heads));
   }
   grid.splits = static_cast<int>(splits_of(query, blocks, p.keys));
   grid.sums = scratch.sums, grid.statistics = scratch.statistics;
@@ -165,8 +166,9 @@ void backward(const AttentionQuery& query, const AttentionBackward& tensors, voi
     }
   }
   const bool half = query.description.dtype == DType::f16;
-  const auto launch = half ? (p.general ? launch_flash2_backward<__half, true> : launch_flash2_backward<__half, false>)
-                           : (p.general ? launch_flash2_backward<__nv_bfloat16, true> : launch_flash2_backward<__nv_bfloat16, false>);
+  const auto launch =
+      half ? (p.general ? launch_flash2_backward<__half, true> : launch_flash2_backward<__half, false>)
+           : (p.general ? launch_flash2_backward<__nv_bfloat16, true> : launch_flash2_backward<__nv_bfloat16, false>);
   launch(p, grid, columns, stream_of(stream));
   if (p.dbias.data != nullptr) launch_bias(query, p, grid, t, stream_of(stream));
 }

@@ -1,5 +1,5 @@
-// The launches of the FlashAttention-2 kernels: one source each for a storage type, a direction and a variant, so that builds run in
-// parallel and the host half compiles without the kernels.
+// The launches of the FlashAttention-2 kernels: one source each for a storage type, a direction and a variant, so that builds run
+// in parallel and the host half compiles without the kernels.
 #pragma once
 
 #include "cuda/common/attention_params.hpp"

@@ -1,7 +1,7 @@
 // FlashAttention-2, backward (Dao, arXiv 2307.08691, algorithm 2) on mma.sync: a thread block has a block of keys, whose gradients
 // stay in registers, and passes over the queries that see them, and over the query heads that share the key head, in a fixed order.
-// Scores are made transposed (keys x queries). Up to 64 columns P and dS are then operands as they stand, and dQ is made one block of
-// queries later, so that there is one barrier for each; above, warps that share keys hand each other P and dS in shared memory.
+// Scores are made transposed (keys x queries). Up to 64 columns P and dS are then operands as they stand, and dQ is made one block
+// of queries later, so that there is one barrier for each; above, warps that share keys hand each other P and dS in shared memory.
 #pragma once
 
 #include "cuda/common/attention_rows.cuh"
@@ -34,14 +34,14 @@ struct FlashBackward {
 
 /// What a backward run needs beside AttentionParams.
 struct FlashBackwardGrid {
-  int blocks = 0;             // blocks of keys of a sequence
-  int padded_queries = 0;     // a multiple of 64
-  int stages = 2;             // buffers for queries
-  float* lse = nullptr;       // [B, Hq, padded_queries] LSE log2 e; +inf for a query that has no part
-  float* delta = nullptr;     // [B, Hq, padded_queries] sum of dO o less the gradient of LSE
-  float* dq = nullptr;        // [B, Hq, padded_queries / 16, columns / 8, 32, 4] sums, as mma leaves them; null: no dQ
-  int* turns = nullptr;       // [B, Hq, padded_queries / 64] key blocks that have been added to dQ, in order; null: any order
-  int* ticket = nullptr;      // [1] thread blocks that have begun: the order in which they wait for each other
+  int blocks = 0;          // blocks of keys of a sequence
+  int padded_queries = 0;  // a multiple of 64
+  int stages = 2;          // buffers for queries
+  float* lse = nullptr;    // [B, Hq, padded_queries] LSE log2 e; +inf for a query that has no part
+  float* delta = nullptr;  // [B, Hq, padded_queries] sum of dO o less the gradient of LSE
+  float* dq = nullptr;     // [B, Hq, padded_queries / 16, columns / 8, 32, 4] sums, as mma leaves them; null: no dQ
+  int* turns = nullptr;    // [B, Hq, padded_queries / 64] key blocks that have been added to dQ, in order; null: any order
+  int* ticket = nullptr;   // [1] thread blocks that have begun: the order in which they wait for each other
 };
 
 template <class C>
@@ -121,10 +121,10 @@ struct FlashBackwardBlock {
   int b, kv_head, block;
   uint32_t shared;
   int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  int key = block * C::keys;                            // first of the block
-  int warp_row = warp % key_groups * C::warp_keys;      // first of this warp, counted in the block
+  int key = block * C::keys;                        // first of the block
+  int warp_row = warp % key_groups * C::warp_keys;  // first of this warp, counted in the block
   int column_group = warp / key_groups;
-  int begin_queries = 0, end_queries = 0;               // that see any of the keys, in whole blocks
+  int begin_queries = 0, end_queries = 0;  // that see any of the keys, in whole blocks
   float factor = general ? 1 : p.scale * log2_e;
   bool bends = true;  // gradients by the products, not by the scores
 
@@ -406,8 +406,8 @@ struct FlashBackwardBlock {
     if (threadIdx.x == 0) atomicAdd(turn(step), 1);
   }
 
-  __device__ __forceinline__ void store(const AttentionTensor& t, const float (&sum)[C::parts][C::warp_columns / 8][4], uint32_t tile,
-                                        int width, float times) const {
+  __device__ __forceinline__ void store(const AttentionTensor& t, const float (&sum)[C::parts][C::warp_columns / 8][4],
+                                        uint32_t tile, int width, float times) const {
     if (t.data == nullptr) return;
     const int skip = column_group * C::warp_columns / 8;
 #pragma unroll

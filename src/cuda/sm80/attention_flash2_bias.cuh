@@ -1,5 +1,6 @@
 // The gradient of an additive bias: a thread block has a tile of dbias and sums what all rows and heads that share the bias give to
-// it, in a fixed order and in registers. That makes two of the five products of backward again, and needs neither atomics nor memory.
+// it, in a fixed order and in registers. That makes two of the five products of backward again, and needs neither atomics nor
+// memory.
 #pragma once
 
 #include "cuda/sm80/attention_flash2_backward.cuh"
@@ -62,7 +63,8 @@ struct FlashBiasBlock {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int column = query + i * C::span + 8 * n + 2 * (lane & 3) + e % 2, row = key + 16 * m + e / 2 * 8 + (lane >> 2);
-            if (column < p.queries && row < p.keys) to[column * p.dbias.query + row * p.dbias.key] = static_cast<T>(sum[i][m][n][e]);
+            if (column < p.queries && row < p.keys)
+              to[column * p.dbias.query + row * p.dbias.key] = static_cast<T>(sum[i][m][n][e]);
           }
   }
 };

@@ -3,6 +3,7 @@
 
 namespace everglow::cuda {
 
-template void launch_flash2_bias<__nv_bfloat16>(const AttentionParams&, const FlashBackwardGrid&, const FlashBiasGrid&, int, cudaStream_t);
+template void launch_flash2_bias<__nv_bfloat16>(const AttentionParams&, const FlashBackwardGrid&, const FlashBiasGrid&, int,
+                                                cudaStream_t);
 
 }  // namespace everglow::cuda

@@ -1,6 +1,6 @@
-// FlashAttention-2, forward (Dao, arXiv 2307.08691, algorithm 1) on mma.sync: a thread block has a block of queries, its warps split
-// the rows, and keys and values pass through shared memory. The output is not normalised until the end, and rescaled only where the
-// maximum of a row has grown by more than 2^8, so that nearly all blocks of keys skip it.
+// FlashAttention-2, forward (Dao, arXiv 2307.08691, algorithm 1) on mma.sync: a thread block has a block of queries, its warps
+// split the rows, and keys and values pass through shared memory. The output is not normalised until the end, and rescaled only
+// where the maximum of a row has grown by more than 2^8, so that nearly all blocks of keys skip it.
 #pragma once
 
 #include "cuda/common/attention_rows.cuh"
@@ -27,9 +27,9 @@ struct FlashForward {
 
 /// What a forward run needs beside AttentionParams.
 struct FlashForwardGrid {
-  int blocks = 0;           // blocks of queries of a sequence
-  int heads_at_once = 1;    // (batch, head) pairs whose blocks are handed out together, the last ones first
-  int splits = 1;           // parts of the keys
+  int blocks = 0;         // blocks of queries of a sequence
+  int heads_at_once = 1;  // (batch, head) pairs whose blocks are handed out together, the last ones first
+  int splits = 1;         // parts of the keys
   // Where splits > 1, for each thread block: what its rows have before the division, and their maxima (times log2 e) and sums.
   float* sums = nullptr;        // [B, Hq, blocks, splits, rows, columns]
   float* statistics = nullptr;  // [B, Hq, blocks, splits, rows, 2]
@@ -296,12 +296,11 @@ __device__ __forceinline__ void flash_store_part(const FlashOutput<C>& out, cons
       float sum = out.sum[m][half];
       sum += __shfl_xor_sync(0xffffffffU, sum, 1);
       sum += __shfl_xor_sync(0xffffffffU, sum, 2);
-      if ((lane & 3) == 0)
-        reinterpret_cast<float2*>(grid.statistics)[row] = {out.top[m][half] * factor, sum};
+      if ((lane & 3) == 0) reinterpret_cast<float2*>(grid.statistics)[row] = {out.top[m][half] * factor, sum};
 #pragma unroll
       for (int n = 0; n < C::columns / 8; ++n)
         *reinterpret_cast<float2*>(grid.sums + row * C::columns + 8 * n + 2 * (lane & 3)) = {out.o[m][n][2 * half],
-                                                                                          out.o[m][n][2 * half + 1]};
+                                                                                             out.o[m][n][2 * half + 1]};
     }
 }
 

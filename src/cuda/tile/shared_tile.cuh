@@ -30,9 +30,7 @@ struct SharedTile {
   }
 
   /// Where this lane points for load_matrices of 16 rows x 16 columns from (0, 0): rows first (a of mma; b of mma transposed).
-  __device__ static __forceinline__ uint32_t rows_first(uint32_t tile, int lane) {
-    return tile + offset(lane & 15, lane >> 4);
-  }
+  __device__ static __forceinline__ uint32_t rows_first(uint32_t tile, int lane) { return tile + offset(lane & 15, lane >> 4); }
   /// The same with the columns first (b of mma; a of mma transposed).
   __device__ static __forceinline__ uint32_t columns_first(uint32_t tile, int lane) {
     return tile + offset((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
@@ -79,8 +77,8 @@ struct SharedTile {
     return words;
   }
   __device__ static __forceinline__ void write_piece(uint32_t tile, int row, int piece, const uint4& words) {
-    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(tile + offset(row, piece)), "r"(words.x), "r"(words.y),
-                 "r"(words.z), "r"(words.w)
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(tile + offset(row, piece)), "r"(words.x), "r"(words.y), "r"(words.z),
+                 "r"(words.w)
                  : "memory");
   }
 
