@@ -12,5 +12,6 @@ extern const PointwiseRow pointwise;
 extern const EmbeddingRow embedding;
 extern const AdamRow adam;
 extern const LossRow loss_cublaslt, loss;
+extern const AttentionRow attention_standard;
 
 }  // namespace everglow::cuda
