@@ -14,8 +14,7 @@ constexpr std::int64_t mebibyte = 1 << 20, line = 64;
 
 /// As `everglow bench` rotates: twice the last cache, 64 to 256 MiB, half of it to read and half to write.
 std::int64_t half_of_rotation() {
-  const auto cache = static_cast<std::int64_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)));
-  return std::clamp(2 * cache, 64 * mebibyte, 256 * mebibyte) / 2;
+  return std::clamp(2 * DeviceDescription(Device::cpu()).figures.l3.bytes, 64 * mebibyte, 256 * mebibyte) / 2;
 }
 
 /// Ordinary numbers in f32 (0.008), f16 (1) and bf16 (0.008): times must not depend on denormal ones.

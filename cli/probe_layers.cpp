@@ -116,7 +116,7 @@ void LayerProbe::add_few_queries(OperandMemory& memory, DType dtype) {
   for (const AttentionCase& c : few_cases) {
     const auto runs = attention_runs(memory, attention(c, dtype), {.batch = c.batch, .queries = 1, .keys = c.length}, one_thread);
     const double multiplications = real(c.batch * c.heads * c.length) * real(2 * c.head_dim);
-    few_.push_back({static_cast<std::size_t>(dtype), 0, {1, multiplications / 1000}, Stopwatch(runs.front().run)});
+    few_.push_back({static_cast<std::size_t>(dtype), 0, {multiplications / 1000}, Stopwatch(runs.front().run)});
   }
 }
 
@@ -146,7 +146,7 @@ void LayerProbe::put(DeviceFigures& figures) const {
       };
       out.attention[d][direction] = costs(blocks_), out.small_heads[d][direction] = costs(small_);
     }
-    out.few_queries_ns[d] = fit(few_, measured, 0)[1];
+    out.few_queries_ns[d] = fit(few_, measured, 0)[0];
   }
   out.exponential_ns = 1000 * softmax_->us() / static_cast<double>(softmax_rows * softmax_columns);
 }
