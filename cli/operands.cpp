@@ -12,18 +12,15 @@ namespace {
 
 constexpr std::int64_t mebibyte = 1 << 20, line = 64;
 
-/// As `everglow bench` rotates: twice the last cache, 64 to 256 MiB, half of it to read and half to write.
-std::int64_t half_of_rotation() {
-  const auto cache = static_cast<std::int64_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)));
-  return std::clamp(2 * cache, 64 * mebibyte, 256 * mebibyte) / 2;
-}
+/// Twice the last cache, 64 to 256 MiB, of what is read and of what is written.
+std::int64_t rotation() { return std::clamp(2 * DeviceDescription(Device::cpu()).figures.l3.bytes, 64 * mebibyte, 256 * mebibyte); }
 
 /// Ordinary numbers in f32 (0.008), f16 (1) and bf16 (0.008): times must not depend on denormal ones.
 constexpr std::uint16_t pattern = 0x3c00;
 
 }  // namespace
 
-OperandMemory::OperandMemory() { reserve(half_of_rotation(), half_of_rotation()); }
+OperandMemory::OperandMemory() { reserve(rotation(), rotation()); }
 
 void OperandMemory::reserve(std::int64_t read, std::int64_t written) {
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));

@@ -1,5 +1,6 @@
 // The tensors of what is timed. They lie in two pieces of memory, one that is read and one that is written, and a run finds its own
-// where the last runs left nothing in a cache: the runs take turns on sets of tensors which together are twice the last cache.
+// where the last runs left nothing in a cache: the runs take turns on sets of tensors, and what they read is together twice the
+// last cache.
 #pragma once
 
 #include <everglow/everglow.hpp>

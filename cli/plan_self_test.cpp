@@ -207,6 +207,7 @@ void run_self_test(const SelfTest& options) {
   std::vector<Problem> problems = grid(options.problems);
   const ProbeResult probe = measure_grid(problems);
   use_figures(probe.figures);
+  write_probe(probe);
   predict_rows(problems);
   if (options.json)
     fmt::print("{}\n", self_test_json(problems, probe).dump(2));

@@ -30,7 +30,8 @@ ProbeResult Probe::result() const {
   layers_.put(out.figures);
   machine_.put(out.figures);
   out.levels = machine_.levels();
-  out.one_tflops = machine_.one_tflops();
+  out.one_tflops = machine_.one_tflops(), out.all_tflops = machine_.all_tflops();
+  out.product_tflops = products_.tflops();
   return out;
 }
 
@@ -64,12 +65,10 @@ std::string probe_text(const ProbeResult& r) {
   const auto gflops = [](double tflops) { return fmt::format("{:.0f} GFLOP/s", 1000 * tflops); };
   const auto speed = [](double gbs) { return fmt::format("{:.1f} GB/s", gbs); };
   std::vector<std::vector<std::string>> rows{{"", "1 thread", threads}};
-  rows.push_back({"f32 in registers", gflops(r.one_tflops), gflops(r.figures.f32_tflops)});
+  rows.push_back({"f32 in registers", gflops(r.one_tflops), gflops(r.all_tflops)});
   const char* names[] = {"f32 product", "f16 product", "bf16 product"};
   for (std::size_t d = 0; d < 3; ++d) {
-    const ProductCosts& costs = cpu.library[d][0].multiply_ns > 0 ? cpu.library[d][0] : cpu.own[d][0];
-    const double all = costs.multiply_ns > 0 ? 2e-3 / costs.multiply_ns : 0;
-    rows.push_back({names[d], gflops(cpu.core_tflops[d]), gflops(std::max(all, cpu.core_tflops[d]))});
+    rows.push_back({names[d], gflops(cpu.core_tflops[d]), gflops(r.product_tflops[d])});
   }
   for (const auto& level : r.levels)
     rows.push_back({fmt::format("read {} ({})", level.name, bytes_text(static_cast<double>(level.bytes))), speed(level.one_gbs),

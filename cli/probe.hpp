@@ -21,6 +21,8 @@ class ProductProbe {
   ProductProbe(OperandMemory& memory, int threads);
   void lap();
   void put(DeviceFigures& figures) const;
+  /// That large products of f32, f16 and bf16 reach with all threads.
+  std::array<double, 3> tflops() const;
 
  private:
   struct Product {
@@ -28,6 +30,7 @@ class ProductProbe {
     bool library;
     std::array<double, 3> sizes;  // m, n, k, row-major
     Stopwatch watch;
+    double tflops() const { return 2e-6 * sizes[0] * sizes[1] * sizes[2] / watch.us(); }
   };
   void add(OperandMemory& memory, int threads, DType dtype, bool library);
   void add_step(OperandMemory& memory, DType dtype);
@@ -104,7 +107,8 @@ struct ProbeResult {
   int threads = 1;
   DeviceFigures figures;
   std::vector<MachineProbe::Level> levels;
-  double one_tflops = 0;  // multiply-adds in registers of one core
+  double one_tflops = 0, all_tflops = 0;   // multiply-adds in registers
+  std::array<double, 3> product_tflops{};  // of f32, f16 and bf16, all threads
 };
 
 /// All of them. A lap takes about half a second on two cores; each adds to what the laps before it found.

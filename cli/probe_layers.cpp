@@ -28,7 +28,7 @@ struct AttentionCase {
 /// Whole blocks of queries in any instruction set, and more keys than small heads have.
 constexpr AttentionCase block_cases[] = {{1, 2, 128, 64}, {1, 2, 128, 32}, {1, 2, 128, 128},
                                          {1, 2, 320, 64}, {1, 2, 512, 32}, {4, 2, 128, 16}};
-constexpr AttentionCase few_cases[] = {{8, 4, 512, 64}, {2, 4, 1024, 128}};
+constexpr AttentionCase few_cases[] = {{1, 8, 1024, 64}, {1, 8, 512, 128}};
 
 /// Keys and queries of small heads: parts of the largest block, four vectors.
 std::vector<AttentionCase> small_cases() {
@@ -46,7 +46,7 @@ std::vector<double> attention_counts(const AttentionCase& c, bool backward, bool
   const double together = std::clamp(std::ceil(blocks * heads / 4), 1.0, 4.0), spans = std::ceil(blocks / together);
   double moved = heads * (S * 2 * D + spans * S * 2 * D);
   if (small) moved = (backward ? 2 : 1) * heads * 2 * S * 2 * D;
-  if (!small && backward) moved = heads * (S * 6 * D + blocks * S * 2 * D);
+  if (!small && backward) moved = heads * (S * 6 * D + (blocks + 2) * S * 2 * D);
   return {1, scores * (backward ? 5 : 2) * D / 1000, scores / 1000, moved / 1000, heads * blocks};
 }
 
@@ -116,7 +116,7 @@ void LayerProbe::add_few_queries(OperandMemory& memory, DType dtype) {
   for (const AttentionCase& c : few_cases) {
     const auto runs = attention_runs(memory, attention(c, dtype), {.batch = c.batch, .queries = 1, .keys = c.length}, one_thread);
     const double multiplications = real(c.batch * c.heads * c.length) * real(2 * c.head_dim);
-    few_.push_back({static_cast<std::size_t>(dtype), 0, {1, multiplications / 1000}, Stopwatch(runs.front().run)});
+    few_.push_back({static_cast<std::size_t>(dtype), 0, {multiplications / 1000}, Stopwatch(runs.front().run)});
   }
 }
 
@@ -146,7 +146,7 @@ void LayerProbe::put(DeviceFigures& figures) const {
       };
       out.attention[d][direction] = costs(blocks_), out.small_heads[d][direction] = costs(small_);
     }
-    out.few_queries_ns[d] = fit(few_, measured, 0)[1];
+    out.few_queries_ns[d] = fit(few_, measured, 0)[0];
   }
   out.exponential_ns = 1000 * softmax_->us() / static_cast<double>(softmax_rows * softmax_columns);
 }

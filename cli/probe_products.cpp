@@ -15,8 +15,8 @@ struct Sizes {
   std::int64_t batch, inputs, outputs;
 };
 /// From a call to a large product: each of the five costs is most of the time in one of them.
-constexpr Sizes sizes_of_products[] = {{64, 64, 64},    {1, 1024, 1024}, {16, 512, 512}, {128, 512, 256},
-                                       {512, 512, 512}, {1024, 64, 512}, {1024, 512, 64}};
+constexpr Sizes sizes_of_products[] = {{64, 64, 64},    {1, 1024, 1024},   {16, 512, 512},  {128, 512, 256},
+                                       {512, 512, 512}, {256, 1024, 1024}, {1024, 64, 512}, {1024, 512, 64}};
 constexpr Sizes large = {512, 512, 512};
 /// A step of a loop: few rows, a packed matrix of at most 256 KiB in f32.
 constexpr Sizes sizes_of_steps[] = {{1, 128, 512},  {4, 128, 512},  {14, 128, 512}, {64, 128, 512},
@@ -166,19 +166,23 @@ void ProductProbe::put(DeviceFigures& figures) const {
   const double core = flops / core_f32_->us() / 1e6;  // TFLOP/s
   out.core_tflops.fill(core);
   for (const Core& c : cores_) out.core_tflops[c.dtype] = std::max(flops / c.watch.us() / 1e6, core);
-  std::array<double, 3> best{};
   double own = core;
-  for (const Product& p : products_) {
-    const double rate = 2 * p.sizes[0] * p.sizes[1] * p.sizes[2] / p.watch.us() / 1e6;
-    best[p.dtype] = std::max(best[p.dtype], rate);
-    if (!p.library) own = std::max(own, rate);
-  }
+  for (const Product& p : products_)
+    if (!p.library) own = std::max(own, p.tflops());
   out.speedup = std::clamp(own / core, 1.0, static_cast<double>(threads_));
   if (threads_ == 1) out.speedup = 1;
   out.fork_us = threads_ > 1 ? std::max(together_->us() - alone_->us() / std::min(2.0, out.speedup), 0.0) : 0;
+  const std::array<double, 3> best = tflops();
+  figures.f32_tflops = figures.tf32_tflops = best[0], figures.f16_tflops = best[1], figures.bf16_tflops = best[2];
+}
+
+std::array<double, 3> ProductProbe::tflops() const {
+  std::array<double, 3> out{};
   // What our own products reach in 16 bits is what they reach in f32.
-  figures.f32_tflops = figures.tf32_tflops = std::max(best[0], own);
-  figures.f16_tflops = std::max(best[1], own), figures.bf16_tflops = std::max(best[2], own);
+  for (const Product& p : products_)
+    for (std::size_t d = 0; d < 3; ++d)
+      if (d == p.dtype || !p.library) out[d] = std::max(out[d], p.tflops());
+  return out;
 }
 
 }  // namespace everglow::cli

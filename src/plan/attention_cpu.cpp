@@ -64,8 +64,8 @@ AttentionWork attention_work(const AttentionDescription& d, const Shape& s, cons
             : std::clamp(std::ceil(4.0 * machine.units / std::max(s.B * s.Hk, 1.0)), 1.0, std::max(std::ceil(s.Sk / 128), 1.0));
     out.tasks = s.B * s.Hk * runs;
     out.blocks *= runs;
-    // q, do and o for each run of keys, dq from it; k and v for each block of queries.
-    out.moved = heads * (runs * s.Sq * (3 * s.D + 3 * s.Dv) + blocks * s.Sk * (s.D + s.Dv));
+    // q, do and o for each run of keys, dq from it; k and v for each block of queries; dk and dv are cleared and put.
+    out.moved = heads * (runs * s.Sq * (3 * s.D + 3 * s.Dv) + blocks * s.Sk * (s.D + s.Dv)) + 2 * s.B * s.Hk * s.Sk * (s.D + s.Dv);
     return out;
   }
   const double together = std::clamp(std::ceil(blocks * heads / (4.0 * machine.units)), 1.0, real(attention_blocks));

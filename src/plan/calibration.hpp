@@ -99,22 +99,23 @@ inline constexpr double full_enough = 0.8;              // share of the SMs from
 inline constexpr double near_best_split = 0.85;         // the smallest count within this share of the best efficiency (the same)
 inline constexpr std::int64_t most_key_splits = 128;    // the same
 
-// A CPU whose costs nobody measured (`everglow probe` does): clocks of one vector, by what a probe of two AVX-512 cores found.
+// A CPU whose costs nobody measured (`everglow probe` does). "probe" is one of two AVX-512 cores of an AMD EPYC (Zen 4, 3.9 GHz),
+// in clocks of one vector of f32.
 inline constexpr double cpu_l2_share = 0.5;          // of each core's L2 for weights: LSTM 512 in bf16 on two cores of 2 MiB
-inline constexpr double cpu_hand_off_us = 0.14;      // a flag from core to core and back
+inline constexpr double cpu_hand_off_us = 0.14;      // a flag from core to core and back, on that and on an Intel Xeon
 inline constexpr double cpu_attention_share = 0.85;  // bench/results: 125 beside 141 GFLOP/s of products in the same run
 inline constexpr double cell_units = 16;             // hidden units of a block of src/cpu/isa/recurrent_cells.hpp
 inline constexpr double stored_unit_clocks = 0.3;    // assumed: h of 16 bits, rounded and read again, of an exponential
-inline constexpr double layout_clocks = 2;           // an operand's vector: packed, converted or stored
-inline constexpr double turn_clocks = 6;             // likewise where it is transposed
-inline constexpr double exponential_clocks = 14;     // of a softmax
-inline constexpr double score_clocks = 16, score_backward_clocks = 24;  // a vector of scores, forward and backward
-inline constexpr double move_clocks = 4;                                // rows of q, k, v and o
-inline constexpr double block_us = 0.3;                                 // a block of queries
-/// A vector of hidden units: lstm, gru, gru_reset_before, tanh.
+inline constexpr double layout_clocks = 12;          // probe: an operand of a product, packed or stored
+inline constexpr double turn_clocks = 16;            // probe: packed and transposed
+inline constexpr double exponential_clocks = 80;     // probe: softmax of rows in cache
+inline constexpr double score_clocks = 37, score_backward_clocks = 40;  // probe: blocks of attention
+inline constexpr double move_clocks = 30;                               // probe: rows of q, k, v and o
+inline constexpr double block_us = 0.6;                                 // probe: a block of queries
+/// Probe: hidden units of lstm, gru, gru_reset_before and tanh, with what else a layer does for each.
 struct CellClocks {
   double forward, backward;
 };
-inline constexpr CellClocks cell_clocks[] = {{90, 60}, {70, 60}, {70, 60}, {30, 12}};
+inline constexpr CellClocks cell_clocks[] = {{218, 580}, {193, 405}, {193, 440}, {87, 162}};
 
 }  // namespace everglow::plan::calibration

@@ -104,6 +104,8 @@ Machine machine_of(const DeviceFigures& figures, const Setting& setting) {
   out.tiles = setting.lanes == 4   ? std::span<const ExplanationTile>(portable_tiles)
               : setting.lanes == 8 ? std::span<const ExplanationTile>(avx2_tiles)
                                    : std::span<const ExplanationTile>(avx512_tiles);
+  set_costs(out, figures, setting);
+  out.overhead_us = calibration::cpu_call_us + (out.units > 1 ? out.core.fork_us : 0);
   return out;
 }
 

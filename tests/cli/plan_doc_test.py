@@ -1,5 +1,5 @@
 # The parts of docs/plan.md that a program made are what the tool says today: the output of each command behind
-# `<!-- everglow plan ... -->`, the table of measured products, and the calibration table.
+# `<!-- everglow plan ... -->`, the table of measured products, the rows of the self-test, and the calibration table.
 # Usage: plan_doc_test.py TOOL; with --write behind it the document is written anew.
 import json
 import os
@@ -70,11 +70,38 @@ def calibration_table():
     return '\n'.join(lines)
 
 
+def self_test_table():
+    """bench/results/plan_self_test.jsonl row by row: a line for each problem, its passes side by side."""
+    with open(os.path.join(ROOT, 'bench', 'results', 'plan_self_test.jsonl'), encoding='utf-8') as file:
+        rows = [json.loads(line) for line in file]
+    first = rows[0]
+    lines = [f'{first["device"]}, {first["isa"]}, {first["threads"]} threads, {first["date"][:10]}: predicted us / measured us (error).', '']
+    errors = {}
+    for layer, heads in (('linear', 'forward | dx, or both gradients | dw'), ('recurrent', 'forward | backward'),
+                         ('attention', 'forward | backward')):
+        lines += [f'| {layer} | {heads} |', '|---' * (heads.count('|') + 2) + '|']
+        cases = {}
+        for row in rows:
+            if row['op'] != layer:
+                continue
+            errors.setdefault(layer, []).append(abs(row['error']))
+            cell = f'{row["predicted_us"]:.4g} / {row["median_us"]:.4g} ({100 * row["error"]:+.0f} %)'
+            cases.setdefault(row['case'].removeprefix(f'{layer} '), []).append(cell)
+        lines += [f'| {case} | {" | ".join(cells + [""] * (heads.count("|") + 1 - len(cells)))} |' for case, cells in cases.items()]
+        lines.append('')
+    everything = [error for some in errors.values() for error in some]
+    medians = [f'{layer} {100 * statistics.median(some):.0f} %' for layer, some in errors.items()]
+    lines.append(f'Median error: {", ".join(medians)}; of all {len(everything)} passes {100 * statistics.median(everything):.0f} %.')
+    return '\n'.join(lines)
+
+
 def block(mark):
     if mark == 'measured products':
         return measured_table()
     if mark == 'calibration':
         return calibration_table()
+    if mark == 'self-test':
+        return self_test_table()
     arguments = shlex.split(mark)
     if arguments[:2] != ['everglow', 'plan']:
         sys.exit(f'docs/plan.md: no such block: {mark}')
