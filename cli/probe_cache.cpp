@@ -116,7 +116,8 @@ std::optional<DeviceFigures> kept_figures(int threads) {
   if (!in) return {};
   const Json json = Json::parse(in, nullptr, false);
   if (!json.is_object() || !json.contains("figures") || !json["figures"].is_object()) return {};
-  for (const auto& [name, value] : key_of(threads).items())
+  const Json key = key_of(threads);
+  for (const auto& [name, value] : key.items())
     if (!json.contains(name) || json[name] != value) return {};
   DeviceFigures out = DeviceDescription(Device::cpu()).figures;
   bool whole = true;
