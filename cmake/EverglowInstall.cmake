@@ -9,8 +9,10 @@ if(TARGET everglow_gnmt)
   install(EXPORT everglow-gnmt-targets NAMESPACE everglow:: DESTINATION ${everglow_package_dir})
   install(FILES ${PROJECT_SOURCE_DIR}/cmake/EverglowText.cmake DESTINATION ${everglow_package_dir})
 endif()
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET everglow_tool)
   install(TARGETS everglow_tool)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endif()
 
 # A static library hands its dependencies on; a shared one has them inside.

@@ -21,8 +21,14 @@ endfunction()
 
 if(mode STREQUAL "install")
   install_tree()
+  if(NOT EXISTS ${prefix}/${docdir}/LICENSE)
+    message(FATAL_ERROR "expected the licence in ${prefix}/${docdir}")
+  endif()
 
 elseif(mode STREQUAL "tool")
+  if(NOT EXISTS ${prefix}/${docdir}/docs/plan.schema.json)
+    message(FATAL_ERROR "expected what --help points at in ${prefix}/${docdir}")
+  endif()
   # The installed tool brings its cases with it: nothing of the source tree is at hand in an empty folder.
   file(MAKE_DIRECTORY ${prefix}/empty)
   set(tool ${prefix}/${bindir}/everglow)

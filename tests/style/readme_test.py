@@ -1,6 +1,6 @@
-# The README shows what is true: its C++ is part of an example, the example prints what the README says, and so does the tool where
+# The README shows what is true: its C++ is part of an example, each example prints what the README says, and so does the tool where
 # the answer is quick and the same on every machine.
-# Usage: readme_test.py ROOT EXAMPLE [TOOL]
+# Usage: readme_test.py ROOT FOLDER_OF_EXAMPLES [TOOL]
 import os
 import pathlib
 import re
@@ -19,13 +19,17 @@ def sessions(readme):
         yield list(zip(parts[1::2], parts[2::2]))
 
 
-def cpp_faults(root, readme, example):
-    examples = [path.read_text(encoding='utf-8') for path in (root / 'examples').glob('*.cpp')]
+def cpp_faults(root, readme, folder):
+    sources = sorted((root / 'examples').glob('*.cpp'))
+    examples = [path.read_text(encoding='utf-8') for path in sources]
     blocks = re.findall(r'^```cpp\n(.*?)^```', readme, re.M | re.S)
     faults = ['a C++ block is not part of any example:\n' + block for block in blocks if not any(block in text for text in examples)]
-    printed = subprocess.run([example], check=True, capture_output=True, text=True).stdout
-    if '```\n' + printed + '```' not in readme:
-        faults.append(f'{example} prints what the README does not show:\n{printed}')
+    for name in (path.stem for path in sources):
+        printed = subprocess.run([folder / name], check=True, capture_output=True, text=True).stdout
+        if '```\n' + printed + '```' not in readme:
+            faults.append(f'{name} prints what the README does not show:\n{printed}')
+        if f'(examples/{name}.cpp)' not in readme:
+            faults.append(f'the README does not name the example {name}')
     return faults if blocks else ['the README shows no C++']
 
 
@@ -55,9 +59,9 @@ def tool_faults(readme, tool):
 
 
 def main():
-    root, example, tools = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    root, folder, tools = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
     readme = (root / 'README.md').read_text(encoding='utf-8')
-    faults = cpp_faults(root, readme, example)
+    faults = cpp_faults(root, readme, folder)
     for tool in tools:
         faults += tool_faults(readme, tool)
     links = re.findall(r'\]\(([^):]+)\)', readme)
