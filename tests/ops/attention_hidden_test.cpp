@@ -188,6 +188,8 @@ TEST(AttentionHidden, LaterKeysOfACausalTile_sanitize) {
                      {{'k', 0, 0, 40}, {'v', 0, 0, 66}, {'v', 0, 0, 30}});
     expect_unreached("batch=2 queries=20 keys=24 heads=2 head_dim=16 causal=1" + of,
                      {{'k', 0, 1, 15}, {'v', 1, 0, 11}, {'v', 1, 0, 22}});
+    expect_unreached("batch=2 queries=13 keys=15 heads=2 head_dim=16 causal=1" + of,
+                     {{'k', 0, 1, 12}, {'v', 1, 0, 9}, {'v', 0, 0, 14}});
     expect_unreached("batch=2 queries=3 keys=90 heads=2 head_dim=24 value_dim=9 causal=1" + of, {{'k', 0, 1, 89}, {'v', 1, 0, 88}});
   }
 }
@@ -209,6 +211,8 @@ TEST(AttentionHidden, QueriesThatDoNotSeeAKey_sanitize) {
     const std::string of = std::string(" dtype=") + dtype;
     expect_unreached("batch=1 queries=70 keys=70 heads=2 kv_heads=1 head_dim=20 causal=1" + of, {{'q', 0, 0, 10}, {'o', 0, 1, 33}});
     expect_unreached("batch=1 queries=21 keys=24 heads=2 head_dim=16 causal=1" + of, {{'q', 0, 0, 3}, {'o', 0, 1, 7}});
+    expect_unreached("batch=1 queries=13 keys=15 heads=2 head_dim=16 window_left=4 window_right=0" + of,
+                     {{'q', 0, 0, 3}, {'o', 0, 1, 7}});
     expect_unreached("batch=2 queries=40 keys=50 heads=1 head_dim=8 bias=full dropout=0.2" + of,
                      {{'q', 0, 0, 10}, {'o', 1, 0, 33}});
   }
@@ -233,6 +237,8 @@ TEST(AttentionHidden, ABiasOfMinusInfinityForAFewQueries_sanitize) {
     const std::vector<Spot> spots{{'k', 0, 0, 2}, {'v', 0, 0, 2}, {'v', 0, 0, 33}, {'v', 0, 0, 34}};
     expect_unreached("batch=2 queries=4 keys=37 heads=1 head_dim=20 value_dim=70 bias=full dropout=0.2" + of, spots);
     expect_unreached("batch=1 queries=3 keys=2100 heads=1 head_dim=8 bias=full" + of, spots);
+    expect_unreached("batch=1 queries=1 keys=70 heads=1 head_dim=20 value_dim=30 bias=full dropout=0.2" + of, spots);
+    expect_unreached("batch=2 queries=2 keys=2100 heads=1 head_dim=8 bias=full" + of, spots);
   }
 }
 
