@@ -60,6 +60,12 @@ struct QueryBounds {
   const Places& at;
   const Values& p;          // [B, Sq, Hq, Sk]
   double u, storage, keep;  // keep = 1 / (1 - dropout)
+  Operands operands;
+
+  /// What P and dS, as operands of a product, lose where they are rounded to the storage type: a share of themselves, and what lies
+  /// below the smallest normal number (an exponential is at most its sum, so that it loses no more than P does).
+  double share() const { return operands == Operands::stored ? storage : 0; }
+  double least() const { return operands == Operands::stored ? least_rounding(d.dtype) : 0; }
 
   double scale() const {
     if (d.scale != 0 || at.d == 0) return std::fabs(static_cast<double>(d.scale));
@@ -115,7 +121,10 @@ struct QueryBounds {
     const double r = relative(largest), bend = slope_error(largest), factor = scale(),
                  lse = std::isfinite(exact.lse[cell]) ? std::fabs(exact.lse[cell]) : 0;
     out.lse[cell] = r + 2 * u * lse;
-    for (std::int64_t j = 0; j < at.sk; ++j) add(out.o, row, in.v, at.key(b, j, h), at.dv, 2 * r * keep * probability(row, j));
+    for (std::int64_t j = 0; j < at.sk; ++j) {
+      const double weight = probability(row, j);
+      if (weight > 0) add(out.o, row, in.v, at.key(b, j, h), at.dv, keep * ((2 * r + share()) * weight + least()));
+    }
     add(out.o, row, exact.o, row, at.dv, storage);
     for (std::size_t e = 0; e < static_cast<std::size_t>(at.dv); ++e)
       out.o[row * static_cast<std::size_t>(at.dv) + e] += least_rounding(d.dtype);
@@ -131,9 +140,9 @@ struct QueryBounds {
       const std::size_t key = at.key(b, j, h);
       const double dp = keep * magnitude(in.d_o, row, in.v, key, at.dv), size = weight * (dp + outer);
       const double e_ds = e_p * size + weight * ((static_cast<double>(at.dv) + 4) * u * dp + e_delta) + 3 * u * size;
-      add(out.dq, row, in.k, key, at.d, factor * (e_ds + (terms_k * u + bend) * size));
-      add(out.dk, key, in.q, row, at.d, factor * (e_ds + (terms_q * u + bend) * size));
-      add(out.dv, key, in.d_o, row, at.dv, weight * keep * (e_p + terms_q * u));
+      add(out.dq, row, in.k, key, at.d, factor * (e_ds + (terms_k * u + bend + share()) * size + least()));
+      add(out.dk, key, in.q, row, at.d, factor * (e_ds + (terms_q * u + bend + share()) * size + least()));
+      add(out.dv, key, in.d_o, row, at.dv, keep * (weight * (e_p + terms_q * u + share()) + least()));
       if (!out.dbias.empty()) out.dbias[bias_place(b, h, i, j)] += e_ds + terms_b * u * size;
     }
   }
@@ -146,7 +155,7 @@ struct QueryBounds {
 }  // namespace
 
 AttentionResults attention_bounds(const AttentionDescription& description, const AttentionSizes& sizes, const AttentionInputs& in,
-                                  const AttentionResults& exact) {
+                                  const AttentionResults& exact, Operands operands) {
   const AttentionDescription d = padded(description);
   const AttentionSizes s = padded(sizes);
   const std::int64_t kv = d.kv_heads == 0 ? d.heads : d.kv_heads;
@@ -157,7 +166,7 @@ AttentionResults attention_bounds(const AttentionDescription& description, const
   const double u = unit_roundoff(d.dtype == DType::f64 ? DType::f64 : DType::f32), storage = unit_roundoff(d.dtype);
   if (s.keys > 0) {
     const Values p = probabilities(d, s, in, kv);
-    const QueryBounds query{d, in, exact, at, p, u, storage, 1 / (1 - static_cast<double>(d.dropout))};
+    const QueryBounds query{d, in, exact, at, p, u, storage, 1 / (1 - static_cast<double>(d.dropout)), operands};
     for (std::int64_t b = 0; b < s.batch; ++b)
       for (std::int64_t h = 0; h < d.heads; ++h)
         for (std::int64_t i = 0; i < s.queries; ++i) query.accumulate(out, b, h, i);

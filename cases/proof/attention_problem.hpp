@@ -50,8 +50,12 @@ AttentionResults run_attention(const AttentionDescription& d, const AttentionSiz
 /// The reference in f64; for packed batches on the padded one, so that the two forms prove each other.
 AttentionResults exact_attention(AttentionDescription d, const AttentionSizes& s, const AttentionInputs& in);
 
+/// What probabilities and score gradients are where a row multiplies them: f32, or the storage type, as matrix instructions want
+/// it.
+enum class Operands { f32, stored };
+
 /// Bounds on |f32 (or 16-bit) run - f64 run|, element by element, in the shape of the results. See the comments inside.
 AttentionResults attention_bounds(const AttentionDescription& d, const AttentionSizes& s, const AttentionInputs& in,
-                                  const AttentionResults& exact);
+                                  const AttentionResults& exact, Operands operands = Operands::f32);
 
 }  // namespace everglow::proof
