@@ -8,5 +8,6 @@ namespace everglow::cuda {
 extern const LinearRow linear_cublaslt, linear;
 extern const SoftmaxRow softmax_online;
 extern const PointwiseRow pointwise;
+extern const AttentionRow attention_standard;
 
 }  // namespace everglow::cuda

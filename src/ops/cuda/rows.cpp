@@ -7,6 +7,7 @@ namespace everglow::cuda {
 namespace {
 
 constexpr const LinearRow* linears[] = {&linear_cublaslt, &linear};
+constexpr const AttentionRow* attentions[] = {&attention_standard};
 constexpr const SoftmaxRow* softmaxes[] = {&softmax_online};
 constexpr const PointwiseRow* pointwises[] = {&pointwise};
 
@@ -22,7 +23,7 @@ std::span<const Row* const> declining() {
 
 std::span<const LinearRow* const> linear_rows() { return linears; }
 std::span<const RecurrentRow* const> recurrent_rows() { return declining<RecurrentRow, RecurrentQuery>(); }
-std::span<const AttentionRow* const> attention_rows() { return declining<AttentionRow, AttentionQuery>(); }
+std::span<const AttentionRow* const> attention_rows() { return attentions; }
 std::span<const SoftmaxRow* const> softmax_rows() { return softmaxes; }
 std::span<const EmbeddingRow* const> embedding_rows() { return declining<EmbeddingRow, EmbeddingQuery>(); }
 std::span<const LossRow* const> loss_rows() { return declining<LossRow, LossQuery>(); }
