@@ -2,12 +2,13 @@
 #include "ops/cuda/rows.hpp"
 
 #include "cuda/common/rows.hpp"
+#include "cuda/sm80/rows.hpp"
 
 namespace everglow::cuda {
 namespace {
 
 constexpr const LinearRow* linears[] = {&linear_cublaslt, &linear};
-constexpr const AttentionRow* attentions[] = {&attention_standard};
+constexpr const AttentionRow* attentions[] = {&attention_flash2, &attention_standard};
 constexpr const SoftmaxRow* softmaxes[] = {&softmax_online};
 constexpr const PointwiseRow* pointwises[] = {&pointwise};
 

@@ -1,0 +1,10 @@
+// The rows of kernels for compute capability 8.0 and newer.
+#pragma once
+
+#include "core/rows.hpp"
+
+namespace everglow::cuda {
+
+extern const AttentionRow attention_flash2;
+
+}  // namespace everglow::cuda
