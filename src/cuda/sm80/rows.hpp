@@ -5,6 +5,6 @@
 
 namespace everglow::cuda {
 
-extern const AttentionRow attention_flash2;
+extern const AttentionRow attention_flash1, attention_flash2;
 
 }  // namespace everglow::cuda

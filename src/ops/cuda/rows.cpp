@@ -8,7 +8,7 @@ namespace everglow::cuda {
 namespace {
 
 constexpr const LinearRow* linears[] = {&linear_cublaslt, &linear};
-constexpr const AttentionRow* attentions[] = {&attention_flash2, &attention_standard};
+constexpr const AttentionRow* attentions[] = {&attention_flash2, &attention_flash1, &attention_standard};
 constexpr const SoftmaxRow* softmaxes[] = {&softmax_online};
 constexpr const PointwiseRow* pointwises[] = {&pointwise};
 
