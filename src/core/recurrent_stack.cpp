@@ -83,7 +83,8 @@ struct Stack {
     return {.probability = q.description.dropout,
             .seed = t.dropout_seed,
             .offset = t.dropout_offset,
-            .first = static_cast<std::uint64_t>(layer * t.x.size(0) * t.x.size(1) * width())};
+            .first = static_cast<std::uint64_t>(layer * t.x.size(0) * t.x.size(1) * width()),
+            .state = t.dropout_state};
   }
 };
 
@@ -98,8 +99,8 @@ Footprint stack_footprint(const LayerRow& row, const RecurrentQuery& q) {
           stack.place(&Footprint::packed, stack.layers())};
 }
 
-void stack_forward(const LayerRow& row, const RecurrentQuery& q, const RecurrentForward& t, void* workspace) {
-  if (q.description.layers == 1) return row.forward(q, t, workspace);
+void stack_forward(const LayerRow& row, const RecurrentQuery& q, const RecurrentForward& t, void* workspace, const Stream& stream) {
+  if (q.description.layers == 1) return row.forward(q, t, workspace, stream);
   const Stack stack(row, q);
   ConstTensorView input = t.x;
   for (std::int64_t layer = 0; layer < stack.layers(); ++layer) {
@@ -115,17 +116,18 @@ void stack_forward(const LayerRow& row, const RecurrentQuery& q, const Recurrent
     if (!last)
       one.y = q.description.training ? stack.kept(t.reserve.data, layer, t.x)
                                      : stack.room(workspace, static_cast<std::size_t>(layer % 2), t.x);
-    row.forward(stack.query(layer), one, workspace);
+    row.forward(stack.query(layer), one, workspace, stream);
     input = one.y;
     if (last || !stack.drops()) continue;
     const TensorView dropped = q.description.training ? stack.room(workspace, 0, t.x) : one.y;
-    row.drop(q, stack.mask(t, layer), one.y, dropped);
+    row.drop(q, stack.mask(t, layer), one.y, dropped, stream);
     input = dropped;
   }
 }
 
-void stack_backward(const LayerRow& row, const RecurrentQuery& q, const RecurrentBackward& t, void* workspace) {
-  if (q.description.layers == 1) return row.backward(q, t, workspace);
+void stack_backward(const LayerRow& row, const RecurrentQuery& q, const RecurrentBackward& t, void* workspace,
+                    const Stream& stream) {
+  if (q.description.layers == 1) return row.backward(q, t, workspace, stream);
   const Stack stack(row, q);
   void* reserve = const_cast<void*>(t.reserve.data);  // only read
   ConstTensorView incoming = t.dy, output = t.y;
@@ -147,21 +149,22 @@ void stack_backward(const LayerRow& row, const RecurrentQuery& q, const Recurren
       one.x = output;
       if (stack.drops()) {
         const TensorView dropped = stack.room(workspace, 2, t.x);
-        row.drop(q, stack.mask(t, layer - 1), output, dropped);
+        row.drop(q, stack.mask(t, layer - 1), output, dropped, stream);
         one.x = dropped;
       }
     }
-    row.backward(stack.query(layer), one, workspace);
-    if (layer > 0 && stack.drops()) row.drop(q, stack.mask(t, layer - 1), one.dx, one.dx);
+    row.backward(stack.query(layer), one, workspace, stream);
+    if (layer > 0 && stack.drops()) row.drop(q, stack.mask(t, layer - 1), one.dx, one.dx, stream);
     incoming = one.dx;
   }
 }
 
-void stack_pack(const LayerRow& row, const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed) {
-  if (q.description.layers == 1) return row.pack(q, weights, packed);
+void stack_pack(const LayerRow& row, const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed,
+                const Stream& stream) {
+  if (q.description.layers == 1) return row.pack(q, weights, packed, stream);
   const Stack stack(row, q);
   for (std::int64_t layer = 0; layer < stack.layers(); ++layer)
-    row.pack(stack.query(layer), stack.parts(weights, layer), behind(packed, stack.place(&Footprint::packed, layer)));
+    row.pack(stack.query(layer), stack.parts(weights, layer), behind(packed, stack.place(&Footprint::packed, layer)), stream);
 }
 
 }  // namespace everglow::recurrent

@@ -29,14 +29,14 @@ Footprint footprint(const RecurrentQuery& q) {
   return {workspace, reserve.bytes(), packed.bytes()};
 }
 
-void pack(const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed) {
+void pack(const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed, const Stream&) {
   const RecurrentShape s = shape_of(q.description, 0, 0);
   Arena arena(packed);
   fill_weights(take_weights(arena, s, q.isa), s, weights, {.w_ih = true, .w_ih_packed = true, .forward = true, .backward = true},
                q);
 }
 
-void drop(const RecurrentQuery& q, const recurrent::Mask& mask, const ConstTensorView& from, const TensorView& to) {
+void drop(const RecurrentQuery& q, const recurrent::Mask& mask, const ConstTensorView& from, const TensorView& to, const Stream&) {
   constexpr std::int64_t part = 1024;  // elements whose words stay in the first cache
   const PointwiseKernels& kernels = select(q.isa, portable::pointwise_kernels, avx2::pointwise_kernels, avx512::pointwise_kernels);
   // p < 1, so that the threshold is a word

@@ -476,7 +476,7 @@ std::size_t recurrent_backward_bytes(const RecurrentQuery& q) {
   return arena.bytes();
 }
 
-void recurrent_backward(const RecurrentQuery& q, const RecurrentBackward& t, void* workspace) {
+void recurrent_backward(const RecurrentQuery& q, const RecurrentBackward& t, void* workspace, const Stream&) {
   const RecurrentShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
   // The reserve is only read; the arena that finds its parts hands out mutable pointers.
   Arena arena(workspace), reserve(const_cast<void*>(t.reserve.data));

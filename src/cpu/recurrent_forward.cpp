@@ -341,7 +341,7 @@ std::size_t recurrent_forward_bytes(const RecurrentQuery& q) {
   return arena.bytes();
 }
 
-void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void* workspace) {
+void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void* workspace, const Stream&) {
   const RecurrentShape s = shape_of(q.description, t.x.size(0), t.x.size(1));
   Arena arena(workspace), reserve(t.reserve.data);
   ForwardScratch scratch = take_forward(arena, s, q.description.training, q.isa);

@@ -98,8 +98,8 @@ inline std::byte* row_of(const TensorView& view, std::int64_t i, std::int64_t j)
   return const_cast<std::byte*>(row_of(ConstTensorView(view), i, j));
 }
 
-void recurrent_forward(const RecurrentQuery& query, const RecurrentForward& tensors, void* workspace);
-void recurrent_backward(const RecurrentQuery& query, const RecurrentBackward& tensors, void* workspace);
+void recurrent_forward(const RecurrentQuery& query, const RecurrentForward& tensors, void* workspace, const Stream&);
+void recurrent_backward(const RecurrentQuery& query, const RecurrentBackward& tensors, void* workspace, const Stream&);
 std::size_t recurrent_forward_bytes(const RecurrentQuery& query);
 std::size_t recurrent_backward_bytes(const RecurrentQuery& query);
 

@@ -52,7 +52,7 @@ Footprint footprint(const RecurrentQuery& q) {
   return {std::max(workspace, recurrent_backward_bytes(q)), kept.bytes(), packed};
 }
 
-void pack(const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed) {
+void pack(const RecurrentQuery& q, std::span<const RecurrentWeights> weights, void* packed, const Stream&) {
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const RecurrentMatrices m = packed_matrices(q.description, packed, static_cast<std::int64_t>(i));
     for (const auto& [to, from] :
@@ -65,7 +65,7 @@ void pack(const RecurrentQuery& q, std::span<const RecurrentWeights> weights, vo
   }
 }
 
-void drop(const RecurrentQuery&, const recurrent::Mask& mask, const ConstTensorView& from, const TensorView& to) {
+void drop(const RecurrentQuery&, const recurrent::Mask& mask, const ConstTensorView& from, const TensorView& to, const Stream&) {
   const std::uint64_t threshold = dropout_threshold(mask.probability);
   for (std::int64_t i = 0; i < from.elements(); ++i) {
     const bool keep = dropout_keeps(mask.seed, mask.offset, mask.first + static_cast<std::uint64_t>(i), threshold);

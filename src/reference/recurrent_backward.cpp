@@ -197,7 +197,7 @@ struct Backward : RecurrentLayer<RecurrentBackward> {
 
 }  // namespace
 
-void recurrent_backward(const RecurrentQuery& q, const RecurrentBackward& t, void* workspace) {
+void recurrent_backward(const RecurrentQuery& q, const RecurrentBackward& t, void* workspace, const Stream&) {
   const RecurrentDescription& d = q.description;
   const std::int64_t steps = t.x.size(0), batch = t.x.size(1);
   // The reserve is only read; the arena that finds its parts hands out mutable pointers.

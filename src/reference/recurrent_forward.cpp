@@ -114,7 +114,7 @@ struct Forward : RecurrentLayer<RecurrentForward> {
 
 }  // namespace
 
-void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void* workspace) {
+void recurrent_forward(const RecurrentQuery& q, const RecurrentForward& t, void* workspace, const Stream&) {
   const RecurrentDescription& d = q.description;
   Arena arena(workspace), kept(d.training ? t.reserve.data : nullptr);
   const Scratch scratch = take_scratch(arena, d);

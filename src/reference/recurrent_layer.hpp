@@ -68,8 +68,8 @@ struct RecurrentLayer {
   }
 };
 
-void recurrent_forward(const RecurrentQuery& query, const RecurrentForward& tensors, void* workspace);
-void recurrent_backward(const RecurrentQuery& query, const RecurrentBackward& tensors, void* workspace);
+void recurrent_forward(const RecurrentQuery& query, const RecurrentForward& tensors, void* workspace, const Stream&);
+void recurrent_backward(const RecurrentQuery& query, const RecurrentBackward& tensors, void* workspace, const Stream&);
 std::size_t recurrent_forward_bytes(const RecurrentQuery& query);
 std::size_t recurrent_backward_bytes(const RecurrentQuery& query);
 
