@@ -62,6 +62,20 @@ const PackedWeights* Placement::operator()(const PackedWeights* packed) {
   return &packed_.back();
 }
 
+std::span<const RecurrentWeights> Placement::operator()(std::span<const RecurrentWeights> weights) {
+  auto& there = weights_.emplace_back();
+  for (const RecurrentWeights& w : weights)
+    there.push_back({moved(w.w_ih, false), moved(w.w_hh, false), moved(w.b_ih, false), moved(w.b_hh, false), moved(w.w_hr, false)});
+  return there;
+}
+
+std::span<const RecurrentWeightGradients> Placement::operator()(std::span<const RecurrentWeightGradients> gradients) {
+  auto& there = gradients_.emplace_back();
+  for (const RecurrentWeightGradients& w : gradients)
+    there.push_back({moved(w.w_ih, true), moved(w.w_hh, true), moved(w.b_ih, true), moved(w.b_hh, true), moved(w.w_hr, true)});
+  return there;
+}
+
 void Placement::finish() {
   stream().synchronize();
   for (const auto& [_, block] : blocks_)
@@ -113,6 +127,23 @@ LinearBackward placed(Placement& place, const LinearBackward& t) {
 PointwiseRun placed(Placement& place, const PointwiseRun& tensors) {
   PointwiseRun t = tensors;
   t.a = place(t.a), t.b = place(t.b), t.y = place(t.y), t.dropout_state = place(t.dropout_state);
+  return t;
+}
+RecurrentForward placed(Placement& place, const RecurrentForward& tensors) {
+  RecurrentForward t = tensors;
+  t.x = place(t.x), t.h0 = place(t.h0), t.c0 = place(t.c0), t.weights = place(t.weights);
+  t.y = place(t.y), t.hn = place(t.hn), t.cn = place(t.cn), t.reserve = place(t.reserve);
+  t.lengths = place(t.lengths), t.resets = place(t.resets), t.packed = place(t.packed);
+  t.dropout_state = place(t.dropout_state), t.status = place(t.status);
+  return t;
+}
+RecurrentBackward placed(Placement& place, const RecurrentBackward& tensors) {
+  RecurrentBackward t = tensors;
+  t.x = place(t.x), t.h0 = place(t.h0), t.c0 = place(t.c0), t.weights = place(t.weights);
+  t.y = place(t.y), t.reserve = place(t.reserve), t.lengths = place(t.lengths), t.resets = place(t.resets);
+  t.dy = place(t.dy), t.dhn = place(t.dhn), t.dcn = place(t.dcn);
+  t.dx = place(t.dx), t.dh0 = place(t.dh0), t.dc0 = place(t.dc0), t.dweights = place(t.dweights);
+  t.packed = place(t.packed), t.dropout_state = place(t.dropout_state), t.status = place(t.status);
   return t;
 }
 SoftmaxForward placed(Placement& place, const SoftmaxForward& t) { return {.x = place(t.x), .y = place(t.y)}; }

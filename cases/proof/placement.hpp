@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
+#include <vector>
 
 namespace everglow::proof {
 
@@ -21,6 +23,8 @@ class Placement {
   TensorView operator()(const TensorView& view);
   Workspace operator()(const Scratch& scratch);
   const PackedWeights* operator()(const PackedWeights* packed);
+  std::span<const RecurrentWeights> operator()(std::span<const RecurrentWeights> weights);
+  std::span<const RecurrentWeightGradients> operator()(std::span<const RecurrentWeightGradients> gradients);
   Stream stream() const { return {device_, nullptr}; }
   /// Waits, and brings back every block of which a view that can be written was placed.
   void finish();
@@ -40,6 +44,8 @@ class Placement {
   Device device_;
   std::map<const void*, Block> blocks_;
   std::deque<PackedWeights> packed_;
+  std::deque<std::vector<RecurrentWeights>> weights_;
+  std::deque<std::vector<RecurrentWeightGradients>> gradients_;
 };
 
 AttentionForward placed(Placement& place, const AttentionForward& tensors);
@@ -49,6 +55,8 @@ EmbeddingBackward placed(Placement& place, const EmbeddingBackward& tensors);
 LinearForward placed(Placement& place, const LinearForward& tensors);
 LinearBackward placed(Placement& place, const LinearBackward& tensors);
 PointwiseRun placed(Placement& place, const PointwiseRun& tensors);
+RecurrentForward placed(Placement& place, const RecurrentForward& tensors);
+RecurrentBackward placed(Placement& place, const RecurrentBackward& tensors);
 SoftmaxForward placed(Placement& place, const SoftmaxForward& tensors);
 SoftmaxBackward placed(Placement& place, const SoftmaxBackward& tensors);
 

@@ -1,6 +1,8 @@
 // Makes and runs the recurrent problems of proofs and tests.
 #include "cases/proof/recurrent_problem.hpp"
 
+#include "cases/proof/placement.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -222,18 +224,24 @@ RecurrentResult run_recurrent(const RecurrentProblem& p, const PlanOptions& opti
   if (how.packed) {
     r.packed_bytes = Scratch(plan.packed_bytes());
     r.packed.bytes = TensorView(r.packed_bytes.data(), DType::u8, {static_cast<std::int64_t>(r.packed_bytes.bytes())});
-    plan.pack(weights, r.packed);
+    Placement place(how.device.device);
+    std::vector<RecurrentWeights> there;
+    for (const RecurrentWeights& w : place(std::span<const RecurrentWeights>(weights))) there.push_back(w);
+    PackedWeights packed{.bytes = place(r.packed.bytes)};
+    plan.pack(there, packed, place.stream());
+    place.finish();
+    r.packed.key = packed.key;
     for (RecurrentWeights& w : weights) w.w_ih = {}, w.w_hh = {}, w.w_hr = {};
   }
   RecurrentForward forward = forward_tensors(p, r, weights);
   if (how.packed) forward.packed = &r.packed;
-  plan.forward(forward, {r.workspace.data(), r.workspace.bytes()});
+  forward_on(how.device.device, plan, forward, r.workspace);
   if (how.backward && p.description.training) {
     const Scratch fresh(plan.workspace_bytes());  // backward finds nothing in its workspace
     const auto gradients = gradient_views(r);
     RecurrentBackward backward = backward_tensors(p, r, weights, gradients);
     if (how.packed) backward.packed = &r.packed;
-    plan.backward(backward, {fresh.data(), fresh.bytes()});
+    backward_on(how.device.device, plan, backward, fresh);
     r.guards = fresh.guards_intact();
   }
   r.guards = r.guards && r.reserve.guards_intact() && r.workspace.guards_intact() && r.packed_bytes.guards_intact();

@@ -45,7 +45,7 @@ TEST_P(EveryCudaRow, AgreesWithTheReference) {
 
 constexpr Part parts[] = {{"attention", true}, {"attention", false}, {"linear", true},    {"linear", false},
                           {"softmax", true},   {"softmax", false},   {"embedding", true}, {"embedding", false},
-                          {"pointwise", true}, {"pointwise", false}};
+                          {"pointwise", true}, {"pointwise", false}, {"recurrent", true}, {"recurrent", false}};
 INSTANTIATE_TEST_SUITE_P(Cuda, EveryCudaRow, testing::ValuesIn(parts),
                          [](const auto& info) { return std::string(info.param.layer) + (info.param.sanitize ? "_sanitize" : ""); });
 
