@@ -1,4 +1,4 @@
-// What the recurrent rows share: the gates of a cell, the reading of lengths and resets.
+// What the recurrent rows share: the gates of a cell, the reading of lengths and resets, steps as rows of a matrix.
 #pragma once
 
 #include "core/rows.hpp"
@@ -28,6 +28,18 @@ inline bool reset_before(const ConstTensorView& resets, std::int64_t direction, 
   const std::int64_t edge = direction == 0 ? step : step + 1;
   return resets.given() && edge < length &&
          static_cast<const std::uint8_t*>(resets.data)[edge * resets.strides[0] + b * resets.strides[1]] != 0;
+}
+
+/// Rows of x or dx as one matrix where the strides allow, else as one matrix a step.
+struct StepRows {
+  std::int64_t stride = 0;
+  bool folds = false;
+};
+inline StepRows step_rows(const ConstTensorView& view) {  // [T, B, n]
+  const std::int64_t steps = view.size(0), batch = view.size(1);
+  if (view.elements() == 0 || (steps == 1 && batch == 1)) return {view.size(2), true};
+  const std::int64_t stride = batch > 1 ? view.stride(1) : view.stride(0);
+  return {stride, batch == 1 || steps == 1 || view.stride(0) == batch * stride};
 }
 
 }  // namespace everglow::recurrent

@@ -123,11 +123,4 @@ std::int64_t forward_grain(const RecurrentShape& s, Isa isa) {
   return s.candidate() > 0 || s.projects ? std::lcm(direct, blocks(cell_block)) : direct;
 }
 
-StepRows step_rows(const ConstTensorView& view) {
-  const std::int64_t steps = view.size(0), batch = view.size(1);
-  if (view.elements() == 0 || (steps == 1 && batch == 1)) return {view.size(2), true};
-  const std::int64_t stride = batch > 1 ? view.stride(1) : view.stride(0);
-  return {stride, batch == 1 || steps == 1 || view.stride(0) == batch * stride};
-}
-
 }  // namespace everglow::cpu

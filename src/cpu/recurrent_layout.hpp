@@ -5,6 +5,7 @@
 #pragma once
 
 #include "core/arena.hpp"
+#include "core/recurrent.hpp"
 #include "core/rows.hpp"
 #include "core/storage.hpp"
 #include "cpu/isa/recurrent_cells.hpp"
@@ -13,6 +14,9 @@
 #include <span>
 
 namespace everglow::cpu {
+
+using recurrent::step_rows;
+using recurrent::StepRows;
 
 struct RecurrentShape {
   std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 1;
@@ -77,13 +81,6 @@ LoopReserve take_reserve(Arena& arena, const RecurrentShape& shape);
 
 /// Blocks that slices of units are multiples of in the forward loop, so that slices of every product are whole panels.
 std::int64_t forward_grain(const RecurrentShape& shape, Isa isa);
-
-/// Rows of x or dx as one matrix where the strides allow, else as one matrix a step.
-struct StepRows {
-  std::int64_t stride = 0;
-  bool folds = false;
-};
-StepRows step_rows(const ConstTensorView& view);  // [T, B, n]
 
 inline const CellKernels& cell_kernels(Isa isa) {
   return select(isa, portable::cell_kernels, avx2::cell_kernels, avx512::cell_kernels);
