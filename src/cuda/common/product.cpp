@@ -1,0 +1,60 @@
+// Who multiplies inside a layer.
+#include "cuda/common/product.hpp"
+
+#include "gemm/cublaslt.hpp"
+
+#include <algorithm>
+
+namespace everglow::cuda {
+namespace {
+
+/// Multiply-adds from which a product asks cuBLASLt: below, its call costs the host more than a card needs for the whole product.
+constexpr double library_pays = 1 << 17;
+
+/// cuBLASLt wants its workspace on a multiple of this many bytes.
+constexpr std::uintptr_t workspace_line = 256;
+
+struct Operand {
+  bool transposed = false;
+  std::int64_t ld = 0;
+};
+Operand operand_of(const Matrix& m) {
+  const bool transposed = m.step != 1;
+  return {transposed, std::max(transposed ? m.step : m.stride, transposed ? m.rows : m.columns)};
+}
+
+bool library_multiplies(const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate, const ProductContext& context) {
+  if (context.workspace == nullptr || c.step != 1) return false;
+  if (static_cast<double>(c.rows) * static_cast<double>(c.columns) * static_cast<double>(a.columns) < library_pays) return false;
+  static const bool usable = cublaslt::status().usable;
+  if (!usable) return false;
+  const std::uintptr_t workspace =
+      (reinterpret_cast<std::uintptr_t>(context.workspace) + workspace_line - 1) / workspace_line * workspace_line;
+  // cuBLASLt counts columns first: what is [m, n] by rows here is [n, m] there, so that a and b change places.
+  const Operand left = operand_of(b), right = operand_of(a);
+  const cublaslt::Form form{.m = c.columns,
+                            .n = c.rows,
+                            .k = a.columns,
+                            .transpose_a = left.transposed,
+                            .transpose_b = right.transposed,
+                            .lda = left.ld,
+                            .ldb = right.ld,
+                            .ldd = operand_of(c).ld,
+                            .in = a.dtype,
+                            .out = DType::f32,
+                            .math = context.math,
+                            .accumulate = accumulate};
+  return cublaslt::multiply(context.card, form, {.a = b.data, .b = a.data, .d = c.data}, reinterpret_cast<void*>(workspace),
+                            context.stream);
+}
+
+}  // namespace
+
+std::size_t product_workspace(double largest) { return largest < library_pays ? 0 : cublaslt::workspace_bytes + workspace_line; }
+
+void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate, const ProductContext& context) {
+  if (!library_multiplies(a, b, c, accumulate, context))
+    multiply_plain({.a = a, .b = b, .bias = {}, .c = c, .accumulate = accumulate}, context.stream);
+}
+
+}  // namespace everglow::cuda
