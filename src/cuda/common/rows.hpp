@@ -6,6 +6,7 @@
 namespace everglow::cuda {
 
 extern const LinearRow linear_cublaslt, linear;
+extern const RecurrentRow recurrent_stepwise;
 extern const SoftmaxRow softmax_online;
 extern const PointwiseRow pointwise;
 

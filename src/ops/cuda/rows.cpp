@@ -7,6 +7,7 @@ namespace everglow::cuda {
 namespace {
 
 constexpr const LinearRow* linears[] = {&linear_cublaslt, &linear};
+constexpr const RecurrentRow* recurrents[] = {&recurrent_stepwise};
 constexpr const SoftmaxRow* softmaxes[] = {&softmax_online};
 constexpr const PointwiseRow* pointwises[] = {&pointwise};
 
@@ -21,7 +22,7 @@ std::span<const Row* const> declining() {
 }  // namespace
 
 std::span<const LinearRow* const> linear_rows() { return linears; }
-std::span<const RecurrentRow* const> recurrent_rows() { return declining<RecurrentRow, RecurrentQuery>(); }
+std::span<const RecurrentRow* const> recurrent_rows() { return recurrents; }
 std::span<const AttentionRow* const> attention_rows() { return declining<AttentionRow, AttentionQuery>(); }
 std::span<const SoftmaxRow* const> softmax_rows() { return softmaxes; }
 std::span<const EmbeddingRow* const> embedding_rows() { return declining<EmbeddingRow, EmbeddingQuery>(); }
