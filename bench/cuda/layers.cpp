@@ -1,7 +1,10 @@
-// Linear, softmax and elementwise layers on a card, beside a copy of the same bytes. Usage: everglow_cuda_bench OUT.jsonl [LAYER
-// [WORDS]]
+// Linear, recurrent, softmax and elementwise layers on a card, beside a copy of the same bytes. Usage: everglow_cuda_bench
+// OUT.jsonl [LAYER [WORDS]]
 #include "bench/cuda/clock.hpp"
 
+#include <cuda_runtime_api.h>
+
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -99,6 +102,95 @@ void linears(const Sink& sink) {
   linear({4096, 1024, 4096, DType::f32}, sink);
 }
 
+struct Recurrent {
+  Cell cell;
+  std::int64_t steps, batch, hidden;
+  DType dtype;
+};
+
+const char* const cells[] = {"lstm", "gru", "gru_reset_before", "tanh", "relu"};
+
+/// A run captured into a graph, which is how a loop of many short kernels is meant to be used.
+class Captured {
+ public:
+  explicit Captured(const std::function<void(const Stream&)>& run) {
+    cudaStream_t own = nullptr;
+    cudaStreamCreate(&own);
+    run({card, own});
+    cudaStreamSynchronize(own);
+    cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal);
+    run({card, own});
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(own, &graph);
+    cudaGraphInstantiate(&ready_, graph, 0);
+    cudaGraphDestroy(graph), cudaStreamDestroy(own);
+  }
+  ~Captured() { cudaGraphExecDestroy(ready_); }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  void operator()(const Stream& stream) const { cudaGraphLaunch(ready_, static_cast<cudaStream_t>(stream.handle)); }
+
+ private:
+  cudaGraphExec_t ready_ = nullptr;
+};
+
+TensorView shaped(const Numbers& numbers, std::initializer_list<std::int64_t> shape) {
+  return {numbers.view().data, numbers.view().dtype, shape, card};
+}
+
+/// One layer with as many inputs as hidden units: plain launches, and the same in a graph.
+void recurrent(const Recurrent& c, const Sink& sink) {
+  const std::int64_t t = c.steps, b = c.batch, h = c.hidden, gates = c.cell == Cell::lstm ? 4 : c.cell == Cell::tanh ? 1 : 3;
+  const std::string line = std::string("recurrent cell=") + cells[static_cast<int>(c.cell)] +
+                           words({{"steps", t}, {"batch", b}, {"inputs", h}, {"hidden", h}});
+  if (!sink.wants(line)) return;
+  const RecurrentPlan plan({.cell = c.cell, .inputs = h, .hidden = h, .dtype = c.dtype, .training = true}, {t, b}, card);
+  const Numbers x(c.dtype, t * b, h), y(c.dtype, t * b, h), dy(c.dtype, t * b, h), dx(c.dtype, t * b, h),
+      raw(c.dtype, gates * h, h), w_ih(c.dtype, gates * h, h), w_hh(c.dtype, gates * h, h), dw_ih(c.dtype, gates * h, h),
+      dw_hh(c.dtype, gates * h, h), bias(c.dtype, 1, gates * h), dbias(c.dtype, 1, gates * h), other(c.dtype, 1, gates * h);
+  // torch's range of weights, so that gates are neither dead nor saturated
+  const float factor = 1 / std::sqrt(static_cast<float>(h));
+  const PointwisePlan scale({.operation = Pointwise::scale, .dtype = c.dtype, .factor = factor}, {gates * h * h}, card);
+  for (const Numbers* w : {&w_ih, &w_hh}) scale.run({.a = raw.view(), .y = w->view()}, {}, {card, nullptr});
+  const Buffer scratch(plan.workspace_bytes(), card), reserve(plan.reserve_bytes(), card);
+  const TensorView kept(reserve.data(), DType::u8, {static_cast<std::int64_t>(reserve.bytes())}, card);
+  const RecurrentWeights weights{w_ih.view(), w_hh.view(), shaped(bias, {gates * h}), shaped(bias, {gates * h}), {}};
+  const RecurrentWeightGradients gradients{dw_ih.view(), dw_hh.view(), shaped(dbias, {gates * h}), shaped(other, {gates * h}), {}};
+  const auto sequence = [&](const Numbers& numbers) { return shaped(numbers, {t, b, h}); };
+  const auto forward = [&](const Stream& stream) {
+    plan.forward({.x = sequence(x), .weights = {&weights, 1}, .y = sequence(y), .reserve = kept}, scratch, stream);
+  };
+  const auto training = [&](const Stream& stream) {
+    forward(stream);
+    plan.backward({.x = sequence(x),
+                   .weights = {&weights, 1},
+                   .y = sequence(y),
+                   .reserve = kept,
+                   .dy = sequence(dy),
+                   .dx = sequence(dx),
+                   .dweights = {&gradients, 1}},
+                  scratch, stream);
+  };
+  const double flops = 4.0 * static_cast<double>(t * b) * static_cast<double>(gates * h) * static_cast<double>(h);
+  Subject subject{"recurrent", line, "forward", plan.explain().kernel, std::string(name(c.dtype)), flops, 0};
+  sink(timed(subject, forward));
+  subject.line = line + " graph=1";
+  const Captured forward_graph(forward), training_graph(training);
+  sink(timed(subject, std::ref(forward_graph)));
+  subject.direction = "training", subject.flops = 3 * flops;
+  sink(timed(subject, std::ref(training_graph)));
+  subject.line = line;
+  sink(timed(subject, training));
+}
+
+void recurrents(const Sink& sink) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) recurrent({Cell::lstm, 256, 64, 1024, dtype}, sink);
+  for (const std::int64_t batch : {1, 16})
+    for (const std::int64_t hidden : {256, 1024}) recurrent({Cell::lstm, 256, batch, hidden, DType::bf16}, sink);
+  recurrent({Cell::gru, 256, 64, 1024, DType::bf16}, sink);
+  recurrent({Cell::tanh, 256, 64, 1024, DType::bf16}, sink);
+}
+
 void softmaxes(const Sink& sink) {
   for (const DType dtype : {DType::f32, DType::f16})
     for (const std::int64_t columns : {256, 1024, 4096, 32768, 33708, 131072, 900000, 4000000}) {
@@ -145,7 +237,7 @@ void pointwises(const Sink& sink) {
 int main(int argc, char** argv) {
   using namespace everglow;
   if (argc < 2) {
-    std::cerr << "usage: everglow_cuda_bench OUT.jsonl [copy|linear|softmax|pointwise [WORDS OF A CASE]]\n";
+    std::cerr << "usage: everglow_cuda_bench OUT.jsonl [copy|linear|recurrent|softmax|pointwise [WORDS OF A CASE]]\n";
     return 2;
   }
   try {
@@ -161,6 +253,7 @@ int main(int argc, char** argv) {
                            argc > 3 ? argv[3] : ""};
     if (only.empty() || only == "copy") bench::copies(sink);
     if (only.empty() || only == "linear") bench::linears(sink);
+    if (only.empty() || only == "recurrent") bench::recurrents(sink);
     if (only.empty() || only == "softmax") bench::softmaxes(sink);
     if (only.empty() || only == "pointwise") bench::pointwises(sink);
   } catch (const std::exception& error) {
