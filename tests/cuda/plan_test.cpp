@@ -45,6 +45,28 @@ TEST(CudaPlans, ADeterministicLinearLayerIsThePlainRow) {
   EXPECT_NE(plan.explain().rows[0].reason.find("order"), std::string::npos) << plan.explain().rows[0].reason;
 }
 
+/// 4 gates of both directions in f32 are kept for each row and step, and the cell state; packed are the matrices in f16 and in f32.
+TEST(CudaPlans, RecurrentLayersGoStepByStep) {
+  constexpr std::int64_t hidden = 128, inputs = 64, steps = 8, batch = 4;
+  RecurrentDescription d{.inputs = inputs, .hidden = hidden, .bidirectional = true, .dtype = DType::f16, .training = true};
+  const RecurrentPlan plan(d, {steps, batch}, h200());
+  EXPECT_EQ(plan.explain().kernel, "cuda.recurrent_stepwise");
+  EXPECT_EQ(plan.reserve_bytes(), 2 * steps * batch * (4 * hidden + hidden) * sizeof(float));
+  // Rows of w_ih end on multiples of 256 bytes.
+  EXPECT_EQ(plan.packed_bytes(), 2 * 4 * hidden * (hidden * (2 + sizeof(float)) + 128 * 2 + inputs * sizeof(float)));
+  EXPECT_GE(plan.workspace_bytes(), library_scratch);
+  const RecurrentPlan plain(d, {steps, batch}, h200(), {.deterministic = true});
+  EXPECT_LT(plain.workspace_bytes(), library_scratch) << "a deterministic plan asks no library";
+  d.inputs = d.hidden = 8;
+  EXPECT_LT(RecurrentPlan(d, {steps, batch}, h200()).workspace_bytes(), library_scratch) << "nor do small products";
+  try {
+    plan.forward({}, {}, {Device::cuda(0), nullptr});
+    ADD_FAILURE() << "ran on a card that is only named";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::device);
+  }
+}
+
 TEST(CudaPlans, RowsSayWhyTheyDecline) {
   const LinearPlan wide({.inputs = 8, .outputs = 8, .dtype = DType::f64}, {4}, h200());
   EXPECT_EQ(wide.explain().kernel, "");
