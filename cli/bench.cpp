@@ -235,6 +235,17 @@ void add_common(CLI::App& app, const std::shared_ptr<BenchArguments>& a) {
   app.add_flag("--json", a->json, "Print lines of JSON in place of the table");
 }
 
+/// What is wrong with the value of an option, where that can be said without the problem.
+std::string wrong_option(std::string_view option, const std::string& value) {
+  if (value.empty() || value.find_first_of(" \t\n#=") != std::string::npos) return "expected one word";
+  if (option != "dtype") return {};
+  try {
+    if (parse_dtype(value) <= DType::bf16) return {};
+  } catch (const Error&) {  // said below, without the types that no layer computes in
+  }
+  return fmt::format("expected f32, f16 or bf16, got \"{}\"", value);
+}
+
 void add_layer(CLI::App& bench_app, const bench::Layer& layer, int& status) {
   const auto a = std::make_shared<BenchArguments>();
   a->layer = layer.name;
@@ -253,11 +264,7 @@ void add_layer(CLI::App& bench_app, const bench::Layer& layer, int& status) {
   for (const std::string_view option : layer.options)
     app.add_option(flag_of(option), a->fields[std::string(option)], "Option of the problem, as in cases/*.cases")
         ->type_name("VALUE")
-        ->check(CLI::Validator(
-            [](std::string& value) {
-              return value.empty() || value.find_first_of(" \t\n#=") != std::string::npos ? "expected one word" : "";
-            },
-            ""));
+        ->check(CLI::Validator([option](std::string& value) { return wrong_option(option, value); }, ""));
   app.footer(example);
   add_common(app, a);
   app.callback([a, &status] { status = run_bench(*a); });

@@ -44,8 +44,9 @@ std::vector<BenchRecord> read_records(const std::string& file, const std::string
     if (line.empty()) continue;
     try {
       out.push_back(record_of(json::parse(line)));
-    } catch (const json::exception& error) {
-      throw Error(ErrorCode::io, who, fmt::format("{}:{}: expected a record, got: {}", file, number, error.what()));
+    } catch (const json::exception&) {
+      throw Error(ErrorCode::io, who,
+                  fmt::format("{}:{}: expected a record, a line of JSON as everglow bench --out writes it", file, number));
     }
     if (!(out.back().median > 0)) throw Error(ErrorCode::io, who, fmt::format("{}:{}: expected a time above 0", file, number));
   }

@@ -75,9 +75,10 @@ std::vector<std::string> option_names(const CLI::App& app) {
 std::string wrong_count(const CLI::App& command, const std::string& message) {
   for (const CLI::Option* option : command.get_options())
     if (message.starts_with(option->get_name() + ":")) {
-      const std::size_t given = option->results().size();
+      const std::vector<std::string>& given = option->results();
+      const bool none = message.ends_with("missing");
       return fmt::format("{}: expected one value ({}), got {}", option->get_name(), option->get_type_name(),
-                         given == 0 ? "none" : fmt::format("{}: {}", given, fmt::join(option->results(), ", ")));
+                         none ? "none" : fmt::format("{}: {}", given.size(), fmt::join(given, ", ")));
     }
   return message;
 }

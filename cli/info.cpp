@@ -43,6 +43,7 @@ void print_kernels() {
 
 void add_info(CLI::App& tool, int& status) {
   CLI::App& app = *tool.add_subcommand("info", "Show the build, the CPU and the kernels");
+  app.footer("everglow info");
   app.callback([&status] {
     print_build();
     print_machine();

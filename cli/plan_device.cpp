@@ -111,6 +111,12 @@ DeviceDescription from_file(const std::string& file) {
 DeviceDescription read_device(const std::string& name) {
   if (name.ends_with(".json")) return from_file(name);
   if (name == "cpu") return described_cpu();
+  if (name.starts_with("cuda"))
+    for (const BackendStatus& backend : backends())
+      if (backend.name == "cuda" && !backend.usable)
+        throw Error(ErrorCode::unsupported, "device",
+                    fmt::format("--device {}: {}; a card that is not here is planned by its name, for example --device h200", name,
+                                backend.reason));
   return DeviceDescription::named(name);
 }
 

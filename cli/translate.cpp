@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,6 +97,10 @@ void write_translations(gnmt::LoadedModel& loaded, std::vector<std::string>& lin
 }
 
 void translate(const TranslateArguments& a) {
+  if (std::error_code failed; !std::filesystem::exists(a.model, failed))
+    throw Error(ErrorCode::io, "translate",
+                fmt::format("--model: expected the --out of everglow train, or a checkpoint in it, got \"{}\": {}", a.model,
+                            failed ? failed.message() : "no such file or folder"));
   gnmt::LoadedModel loaded = gnmt::load_model(a.model, parse_device(a.device), a.plan);
   constexpr std::size_t chunk = 2000;  // lines
   LineReader reader;

@@ -19,15 +19,15 @@ struct AttentionDescription {
   float scale = 0;             ///< 0: 1/sqrt(head_dim), or 1 where that is 0
   bool causal = false;
   CausalAlignment alignment = CausalAlignment::bottom_right;
-  std::int64_t window_left = -1;  ///< keys to the left of the diagonal that are seen; -1: all
-  std::int64_t window_right = -1;
-  float softcap = 0;  ///< 0: none; else s -> softcap tanh(s / softcap)
-  float dropout = 0;
-  bool alibi = false;          ///< runs bring alibi_slopes
-  bool bias = false;           ///< runs bring an additive bias
-  bool query_lengths = false;  ///< runs bring query_lengths
-  bool key_lengths = false;    ///< runs bring key_lengths
-  bool packed = false;         ///< runs bring cu_queries and cu_keys
+  std::int64_t window_left = -1;   ///< keys to the left of the diagonal that are seen; -1: all
+  std::int64_t window_right = -1;  ///< to the right; -1: all
+  float softcap = 0;               ///< 0: none; else s -> softcap tanh(s / softcap)
+  float dropout = 0;               ///< of probabilities, by the index in the run's [B, Hq, Sq, Sk] (packed: the plan's)
+  bool alibi = false;              ///< runs bring alibi_slopes
+  bool bias = false;               ///< runs bring an additive bias
+  bool query_lengths = false;      ///< runs bring query_lengths
+  bool key_lengths = false;        ///< runs bring key_lengths
+  bool packed = false;             ///< runs bring cu_queries and cu_keys
   DType dtype = DType::f32;
   bool training = false;  ///< backward may be called
 };
@@ -50,8 +50,8 @@ struct AttentionForward {
   ConstTensorView v{};  // [B, Sk, Hk, Dv]
   TensorView o{};       // [B, Sq, Hq, Dv]
   TensorView lse{};     // f32 [B, Hq, Sq]: log of the sum of exponentials; -inf for a row with no key; needed when training
-  ConstTensorView query_lengths{};          // i32 [B]; output rows past a length are 0
-  ConstTensorView key_lengths{};            // i32 [B]
+  ConstTensorView query_lengths{};          // i32 [B], 0 ... Sq; output rows past a length are 0
+  ConstTensorView key_lengths{};            // i32 [B], 0 ... Sk
   ConstTensorView cu_queries{}, cu_keys{};  // i32 [B+1]
   ConstTensorView alibi_slopes{};           // f32 [Hq] or [B, Hq]
   ConstTensorView bias{};                   // [1|B, 1|Hq, Sq, Sk], of the layer's dtype
@@ -65,8 +65,8 @@ struct AttentionBackward {
   ConstTensorView query_lengths{}, key_lengths{}, cu_queries{}, cu_keys{}, alibi_slopes{}, bias{};
   ConstTensorView d_o{};        // [B, Sq, Hq, Dv]; not given: zero
   ConstTensorView dlse{};       // f32 [B, Hq, Sq]; not given: zero
-  TensorView dq{}, dk{}, dv{};  // as q, k, v; not given: not computed
-  TensorView dbias{};           // as bias
+  TensorView dq{}, dk{}, dv{};  // as q, k, v, of their dtype; not given: not computed
+  TensorView dbias{};           // as bias, summed over what that is broadcast to; overwritten
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
   ConstTensorView dropout_state{};  // i64 [2]: seed and offset in the layer's memory, in place of the two numbers
   TensorView status{};

@@ -22,7 +22,7 @@ enum class ErrorCode {
 /// Lower-case name of a code, for example "invalid_argument".
 EVERGLOW_API std::string_view name(ErrorCode code) noexcept;
 
-/// Thrown for everything that can be known before a launch. `where` is "layer.direction", for example "linear.forward".
+/// Thrown for everything that can be known before a launch. `where` is "linear.forward", or what was called.
 class EVERGLOW_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, std::string_view where, std::string_view what);

@@ -30,7 +30,7 @@ struct LinearSizes {
 
 /// Views may have any strides: transposed, with gaps between rows and elements, and, where they are only read, repeated (stride 0).
 /// Rows on plan.preferred_stride with elements side by side are fast. Sums are f32 (f64 for f64), rounded once where they are
-/// stored in 16 bits.
+/// stored in 16 bits. y and preactivation must be apart from one another and from all that is read.
 struct LinearForward {
   ConstTensorView x{};         // [batch, inputs], or any rank whose leading dimensions fold into batch
   ConstTensorView weight{};    // [outputs, inputs] or [inputs, outputs]; not read where packed is given
@@ -41,7 +41,7 @@ struct LinearForward {
   const PackedWeights* packed = nullptr;
 };
 
-/// A gradient that is not given is not computed. dx must not overlap dy; y and preactivation are only read.
+/// A gradient that is not given is not computed. dx, dweight and dbias must be apart from one another and from all that is read.
 struct LinearBackward {
   ConstTensorView dy{};             // [batch, outputs]
   ConstTensorView x{};              // [batch, inputs]; needed for dweight

@@ -31,10 +31,10 @@ struct LossForward {
 struct LossBackward {
   LossForward forward{};
   ConstTensorView scale{};      // f32 [1]: factor of every gradient; not given: 1
-  bool divide_by_count = true;  // gradients of the mean (scale / counted rows) instead of the sum
+  bool divide_by_count = true;  // gradients of the mean (scale / counted rows, at least 1) instead of the sum
   TensorView dx{};              // [N, I]; 0 for ignored rows
-  TensorView dweight{};         // [classes, I]
-  TensorView dbias{};           // [classes]
+  TensorView dweight{};         // [classes, I], f32 or the storage type
+  TensorView dbias{};           // [classes], likewise
   bool accumulate = false;      // add into dweight and dbias
 };
 

@@ -9,9 +9,9 @@
 namespace everglow {
 
 struct AdamDescription {
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
-  float weight_decay = 0;  ///< decoupled (AdamW, arXiv 1711.05101)
-  float clip = 0;          ///< largest global L2 norm of the gradients; 0: no clipping
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;  ///< step: rate m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
+  float weight_decay = 0;                               ///< decoupled (AdamW, arXiv 1711.05101)
+  float clip = 0;                                       ///< largest global L2 norm of the gradients; 0: no clipping
 };
 struct AdamSizes {
   std::int64_t parameters = 0;  ///< elements of all tensors together

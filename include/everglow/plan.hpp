@@ -163,10 +163,10 @@ inline constexpr std::uint32_t status_indices = 4;  ///< an index or a target wa
 /// lengths and indices were out of range, Error(device) for other bits; nothing where no bit is set.
 EVERGLOW_API void check_status(const TensorView& status, const Stream& stream = {});
 
-/// The rows of one layer ("linear", "recurrent", "attention", "softmax", "embedding", "loss", "pointwise", "adam"), in order.
+/// The rows of a layer (linear, recurrent, attention, softmax, embedding, loss, pointwise, adam), in order; else throws.
 EVERGLOW_API std::vector<std::string> kernels(std::string_view layer, DeviceKind device);
 
-/// CPU threads of a plan whose options name none: EVERGLOW_THREADS, else the cores this process may use.
+/// CPU threads of a plan whose options name none: EVERGLOW_THREADS (throws where it is no count), else the cores it may use.
 EVERGLOW_API int default_threads();
 
 /// "0.1.0"

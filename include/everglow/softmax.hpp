@@ -22,13 +22,13 @@ struct SoftmaxSizes {
 };
 
 struct SoftmaxForward {
-  ConstTensorView x{};  // [..., columns], leading dimensions fold into rows
+  ConstTensorView x{};  // [..., columns], last stride 1; leading dimensions fold into rows, at most the plan's
   TensorView y{};       // as x; may be x
 };
 struct SoftmaxBackward {
   ConstTensorView y{};   // as forward wrote it
   ConstTensorView dy{};  // as y
-  TensorView dx{};       // as y; may be dy
+  TensorView dx{};       // as y; may be dy or y
 };
 
 /// Plan of a softmax. A NaN in a row makes the row NaN; +inf makes it NaN as exp(inf - inf) does.

@@ -22,7 +22,7 @@ enum class DType : std::uint8_t { f32, f16, bf16, f64, i32, i64, u8 };
 
 EVERGLOW_API std::size_t size_of(DType dtype) noexcept;    ///< bytes of one element
 EVERGLOW_API std::string_view name(DType dtype) noexcept;  ///< "f32", "f16", "bf16", "f64", "i32", "i64", "u8"
-EVERGLOW_API DType parse_dtype(std::string_view text);     ///< the names above, and fp32, fp16, half, float32, float16, bfloat16
+EVERGLOW_API DType parse_dtype(std::string_view text);     ///< these, fp32, fp16, half, float32, float16, bfloat16; else throws
 
 EVERGLOW_API float to_float(Half value) noexcept;
 EVERGLOW_API float to_float(BFloat16 value) noexcept;
@@ -40,7 +40,7 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 EVERGLOW_API std::string to_string(Device device);        ///< "cpu" or "cuda:0"
-EVERGLOW_API Device parse_device(std::string_view text);  ///< "cpu", "cuda" (card 0) or "cuda:N"
+EVERGLOW_API Device parse_device(std::string_view text);  ///< "cpu", "cuda" (card 0) or "cuda:N"; else throws
 
 inline constexpr int max_rank = 6;
 
@@ -74,8 +74,8 @@ struct BasicTensorView {
       : data(other.data), dtype(other.dtype), device(other.device), rank(other.rank), shape(other.shape), strides(other.strides) {}
 
   bool given() const noexcept { return rank >= 0; }
-  std::int64_t size(int dim) const noexcept { return shape[dim < 0 ? dim + rank : dim]; }
-  std::int64_t stride(int dim) const noexcept { return strides[dim < 0 ? dim + rank : dim]; }
+  std::int64_t size(int dim) const noexcept { return shape[dim < 0 ? dim + rank : dim]; }      ///< -rank <= dim < rank
+  std::int64_t stride(int dim) const noexcept { return strides[dim < 0 ? dim + rank : dim]; }  ///< likewise
   std::int64_t elements() const noexcept {
     std::int64_t n = rank < 0 ? 0 : 1;
     for (int i = 0; i < rank; ++i) n *= shape[i];

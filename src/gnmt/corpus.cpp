@@ -122,7 +122,7 @@ std::vector<Pair> read_pairs(const std::string& source_file, const std::string& 
   const auto sources = lines_of(source_file, source_text), targets = lines_of(target_file, target_text);
   if (sources.size() != targets.size())
     throw Error(ErrorCode::io, read_where,
-                fmt::format("expected two files of equally many lines, got {} lines in {} and {} in {}", sources.size(),
+                fmt::format("expected two files of equally many lines, got {} in \"{}\" and {} in \"{}\"", sources.size(),
                             source_file, targets.size(), target_file));
   std::vector<Pair> pairs(sources.size());
   for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i] = {std::string(sources[i]), std::string(targets[i])};

@@ -160,8 +160,10 @@ Json parse_header(const std::string& file, std::string_view text) {
     Json header = Json::parse(text, check);
     if (!header.is_object()) fail(load_where, file, "header: expected a JSON object");
     return header;
-  } catch (const Json::exception& error) {
-    fail(load_where, file, fmt::format("header: expected JSON: {}", error.what()));
+  } catch (const Json::parse_error& error) {
+    fail(load_where, file, fmt::format("header: expected JSON, got something else at byte {}", error.byte));
+  } catch (const Json::exception&) {
+    fail(load_where, file, "header: expected JSON of names, types, shapes and offsets");
   }
 }
 

@@ -215,9 +215,13 @@ def comparison(folder):
     damaged = os.path.join(folder, 'c')
     with open(damaged, 'w', encoding='utf-8') as out:
         out.write('{"case": 1}\n')
-    for expected, path in (('No such file', os.path.join(folder, 'none')), ('c:1: expected a record', damaged)):
+    prose = os.path.join(folder, 'prose')
+    with open(prose, 'w', encoding='utf-8') as out:
+        out.write('no JSON\n')
+    for expected, path in (('No such file', os.path.join(folder, 'none')), ('c:1: expected a record', damaged),
+                           ('prose:1: expected a record', prose)):
         result = run('bench', 'compare', before, path)
-        check(result.returncode == 1 and expected in result.stderr, result.stderr)
+        check(result.returncode == 1 and expected in result.stderr and 'exception' not in result.stderr, result.stderr)
     result = run('bench', 'compare', before, file('d', (('three', 1),)))
     check(result.returncode == 2 and 'rows in common' in result.stderr, result.stderr)
 
@@ -311,6 +315,8 @@ def wrong_arguments():
                                 ('text: expected one of random, numbers, got "prose"', (*GNMT, '--text', 'prose')),
                                 ('has forward, backward, got "sideways"', (*LINEAR[1:], '--direction', 'sideways')),
                                 ('activation: expected one of none, relu', (*LINEAR[1:], '--activation', 'tanh')),
+                                ('--dtype: expected f32, f16 or bf16, got "f99"', (*LINEAR[1:], '--dtype', 'f99')),
+                                ('--dtype: expected f32, f16 or bf16, got "i32"', (*LINEAR[1:], '--dtype', 'i32')),
                                 ('cannot write', (*LINEAR[1:], '--out', '/nowhere/x'))):
         result = run('bench', *arguments)
         check(result.returncode == (1 if '--out' in arguments else 2) and expected in result.stderr, arguments, result.stderr)

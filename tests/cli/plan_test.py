@@ -41,10 +41,10 @@ def shown(*arguments):
     return text
 
 
-def refused(parts, *arguments):
+def refused(parts, *arguments, status=2):
     result = run(*arguments)
     text = result.stderr.decode(errors='replace')
-    check(result.returncode == 2 and not result.stdout, arguments, result.returncode, text)
+    check(result.returncode == status and not result.stdout, arguments, result.returncode, text)
     for part in parts:
         check(part in text, arguments, 'expected', repr(part), 'in', text)
 
@@ -90,6 +90,8 @@ def wrong_arguments():
     refused(('--inputs: expected a whole number of at least 0, got none; for example --inputs 1024',), 'linear', '--batch', 3)
     refused(('--batch', 'expected a whole number', 'got "many"', 'for example --batch 4096'), 'linear', '--batch', 'many')
     refused(('h200', 'got "h900"'), *LINEAR, '--device', 'h900')
+    if b'cuda: not usable' in subprocess.run([TOOL, 'info'], capture_output=True, check=True, timeout=60).stdout:
+        refused(('--device cuda:0: ', 'by its name, for example --device h200'), *LINEAR, '--device', 'cuda:0', status=1)
     refused(('--tile', 'MxN', '256x128'), *LINEAR, '--tile', '256')
     refused(('--dtype', 'f32, f16, bf16 or f64', 'got "i32"'), *LINEAR, '--dtype', 'i32')
     refused(('--layout', 'pytorch or caffe'), *LINEAR, '--layout', 'fortran')

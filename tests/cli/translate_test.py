@@ -69,7 +69,7 @@ def wrong(model):
     refused(2, '--length-penalty', 'translate', '--model', model, '--length-penalty', 'x')
     refused(2, '--threads', 'translate', '--model', model, '--threads', '0')
     refused(2, '--model', 'translate')
-    refused(1, 'absent', 'translate', '--model', os.path.join(model, 'absent'))
+    refused(1, '--model: expected the --out of everglow train', 'translate', '--model', os.path.join(model, 'absent'))
 
 
 with tempfile.TemporaryDirectory() as folder:

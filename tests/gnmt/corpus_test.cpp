@@ -85,7 +85,7 @@ TEST_F(CorpusFiles, two_files_of_equally_many_lines_sanitize) {
   EXPECT_EQ(pairs[1].source, "two");
   EXPECT_EQ(pairs[1].target, "deux");
   EXPECT_EQ(error_of([&] { read_pairs(source, longer); }),
-            "[corpus.read] expected two files of equally many lines, got 2 lines in " + source + " and 3 in " + longer);
+            "[corpus.read] expected two files of equally many lines, got 2 in \"" + source + "\" and 3 in \"" + longer + "\"");
 }
 
 TEST(corpus, filters_by_words_of_both_sides_sanitize) {
