@@ -110,12 +110,13 @@ Data data_of(const cases::Case& c, std::int64_t vocabulary, std::uint64_t seed) 
 }
 
 /// Sentences of the mean length: a lower bound, for what is padding is no floor.
-Expected expected_of(const gnmt::ModelDescription& d, const Data& data, int threads) {
+Expected expected_of(const gnmt::ModelDescription& d, const Data& data, const Settings& settings) {
   Expected out;
   for (std::int64_t i = 0; i < data.batches_a_run(); ++i) {
     const gnmt::Batch& one = data.all[static_cast<std::size_t>(i)];
     const std::int64_t mean = (one.source_tokens + one.target_tokens) / (2 * one.rows);
-    const auto step = gnmt::explain(d, {.batch = one.rows, .length = mean}, Device::cpu(), {.threads = threads, .advice = false});
+    const auto step =
+        gnmt::explain(d, {.batch = one.rows, .length = mean}, settings.cpu, {.threads = settings.threads, .advice = false});
     out.predicted_us += step.time_us, out.floor_us += step.floor_us;
   }
   return out;
@@ -155,7 +156,7 @@ Problem gnmt_problem(const cases::Case& c, const Settings& settings) {
   loss.name = "evaluate";
   return {std::string(name(d.dtype)),
           {step, loss},
-          {{"everglow.gnmt", data->runs, {{{}, train}, {{}, evaluate}}, {expected_of(d, *data, settings.threads), {}}, true}}};
+          {{"everglow.gnmt", data->runs, {{{}, train}, {{}, evaluate}}, {expected_of(d, *data, settings), {}}, true}}};
 }
 
 }  // namespace everglow::bench

@@ -53,16 +53,15 @@ Problem make_problem(const cases::Case& c, const Settings& settings) {
                               "\"; for example linear batch=64 inputs=256 outputs=256");
 }
 
-Roof roof_of(DType dtype, int threads) {
+Roof roof_of(DType dtype, const Settings& settings) {
   // The floor of a layer that only moves bytes, and the ridge of one that multiplies, hold both rates.
   constexpr std::int64_t elements = 1 << 20;
-  const PlanOptions options{.threads = threads, .advice = false};
-  const double moved_us =
-      SoftmaxPlan({.dtype = dtype}, {.rows = 1, .columns = elements}, Device::cpu(), options).explain().floor_us;
-  Roof out{.figures = DeviceDescription(Device::cpu()).figures.source};
+  const PlanOptions options{.threads = settings.threads, .advice = false};
+  const double moved_us = SoftmaxPlan({.dtype = dtype}, {.rows = 1, .columns = elements}, settings.cpu, options).explain().floor_us;
+  Roof out{.figures = settings.cpu.figures.source};
   if (!(moved_us > 0)) return out;
   out.bandwidth_gbs = 2.0 * static_cast<double>(elements) * static_cast<double>(size_of(dtype)) / moved_us / 1e3;
-  const LinearPlan products({.inputs = 1, .outputs = 1, .dtype = dtype}, {.batch = 1}, Device::cpu(), options);
+  const LinearPlan products({.inputs = 1, .outputs = 1, .dtype = dtype}, {.batch = 1}, settings.cpu, options);
   out.peak_gflops = products.explain().gemms.front().ridge * out.bandwidth_gbs;
   return out;
 }

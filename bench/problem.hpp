@@ -17,7 +17,8 @@
 namespace everglow::bench {
 
 struct Settings {
-  int threads = 0;  // 0: those of a plan that nobody tells
+  DeviceDescription cpu{Device::cpu()};  // whose figures the predictions are made of
+  int threads = 0;                       // 0: those of a plan that nobody tells
   std::uint64_t seed = 1;
   std::int64_t rotate_bytes = 0;
   std::vector<std::string> rows{};  // names of the rows to time; empty: all that accept
@@ -107,7 +108,7 @@ struct Roof {
   double bandwidth_gbs = 0;  // of main memory
   std::string figures;       // "measured", "estimated"
 };
-Roof roof_of(DType dtype, int threads);
+Roof roof_of(DType dtype, const Settings& settings);
 
 /// Appends rows that no plan of ours makes. The floor is the device's and not the row's: they have that of the rows before them.
 void append_peers(Problem& problem, std::vector<Row> peers);

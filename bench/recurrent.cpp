@@ -144,7 +144,7 @@ Problem recurrent_problem(const cases::Case& c, const Settings& settings) {
   const RecurrentSizes sizes{.steps = c.integer("steps", 1), .batch = c.integer("batch", 1)};
   const RecurrentDescription d = description_of(c);
   // Sizes that no plan takes must not reach the memory.
-  const RecurrentPlan checked(d, sizes, Device::cpu(), {.threads = settings.threads, .advice = false});
+  const RecurrentPlan checked(d, sizes, settings.cpu, {.threads = settings.threads, .advice = false});
   const auto t = tensors(d, sizes, c, settings);
   const TensorSets& s = t->sets;
   double weights = 0;

@@ -9,11 +9,11 @@ namespace everglow::bench {
 
 /// Of each direction. What comes after forward is the difference of a plan that trains and one that does not.
 template <class Plan, class Description, class Sizes>
-std::vector<Expected> expected_of(const std::vector<Direction>& directions, const Description& description, const Sizes& sizes,
-                                  PlanOptions options) {
+std::vector<Expected> expected_of(const Settings& settings, const std::vector<Direction>& directions,
+                                  const Description& description, const Sizes& sizes, PlanOptions options) {
   options.advice = false;
   const auto of = [&](const Description& d) {
-    const Explanation explanation = Plan(d, sizes, Device::cpu(), options).explain();
+    const Explanation explanation = Plan(d, sizes, settings.cpu, options).explain();
     return Expected{explanation.time_us, explanation.floor_us};
   };
   const Expected all = of(description);
@@ -38,16 +38,16 @@ template <class Plan, class Description, class Sizes, class Passes>
 void append_rows(Problem& problem, const Settings& settings, const TensorSets& tensors, const Description& description,
                  const Sizes& sizes, const Passes& passes) {
   // Which layer a plan belongs to is what any plan of it says.
-  const Explanation own = Plan(description, sizes, Device::cpu(), {.threads = settings.threads, .advice = false}).explain();
+  const Explanation own = Plan(description, sizes, settings.cpu, {.threads = settings.threads, .advice = false}).explain();
   for (const std::string& name : kernels(own.layer, DeviceKind::cpu)) {
     if (!settings.rows.empty() && std::find(settings.rows.begin(), settings.rows.end(), name) == settings.rows.end()) continue;
     const PlanOptions options{.threads = settings.threads, .force = name};
     try {
-      const Plan plan(description, sizes, Device::cpu(), options);
+      const Plan plan(description, sizes, settings.cpu, options);
       // Caches do not matter to a row that is bound by scalar arithmetic, and preparing many of its sets would take minutes.
       const std::int64_t sets = is_reference(name) ? std::min<std::int64_t>(tensors.sets(), 2) : tensors.sets();
-      problem.rows.push_back(
-          {name, sets, passes(plan, sets), expected_of<Plan>(problem.directions, description, sizes, options), name == own.kernel});
+      problem.rows.push_back({name, sets, passes(plan, sets),
+                              expected_of<Plan>(settings, problem.directions, description, sizes, options), name == own.kernel});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
     }

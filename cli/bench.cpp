@@ -6,6 +6,7 @@
 #include "cli/bench_compare.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/commands.hpp"
+#include "cli/probe.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -108,13 +109,13 @@ std::vector<bench::Record> records(const BenchArguments& a, const cases::Case& c
   std::vector<bench::Record> out;
   std::string ref_name;
   double ref_us = 0;
-  const bench::Roof roof = bench::roof_of(parse_dtype(problem.dtype), a.settings.threads);
+  const bench::Roof roof = bench::roof_of(parse_dtype(problem.dtype), a.settings);
   const std::vector<bench::Samples> samples = bench::measure(problem, direction, a.timing);
   for (std::size_t row = 0; row < samples.size(); ++row) {
     const bench::Samples& s = samples[row];
     const bench::Expected& expected = problem.rows[row].expected[direction];
     bench::Record r{.op = c.layer, .line = without_tags(c.line), .direction = d.name, .kernel = s.kernel, .dtype = problem.dtype};
-    r.device = bench::processor(), r.isa = DeviceDescription(Device::cpu()).isa, r.threads = a.settings.threads;
+    r.device = bench::processor(), r.isa = a.settings.cpu.isa, r.threads = a.settings.threads;
     r.warmup = s.warmup, r.samples_us = s.us, r.flops = d.flops, r.bytes = d.bytes;
     r.steps = d.steps, r.tokens = d.tokens, r.pairs = d.pairs;
     r.chosen = problem.rows[row].chosen;
@@ -161,7 +162,7 @@ class Output {
 void time_cases(const BenchArguments& a, const std::vector<cases::Case>& all) {
   Output output(a);
   if (!a.json)
-    fmt::print("{}, {}, {} thread{}, seed {}\n", bench::processor(), DeviceDescription(Device::cpu()).isa, a.settings.threads,
+    fmt::print("{}, {}, {} thread{}, seed {}\n", bench::processor(), a.settings.cpu.isa, a.settings.threads,
                a.settings.threads == 1 ? "" : "s", a.settings.seed);
   CountBar bar(stderr, "case", std::ssize(all));
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -182,6 +183,7 @@ void time_cases(const BenchArguments& a, const std::vector<cases::Case>& all) {
 }
 
 int run_bench(BenchArguments a) {
+  a.settings.cpu = described_cpu();
   if (a.settings.threads == 0) a.settings.threads = default_threads();
   a.settings.rotate_bytes = static_cast<std::int64_t>(a.rotate * mebibyte);
   try {
