@@ -18,7 +18,7 @@
 namespace everglow::cli {
 namespace {
 
-constexpr int laps = 3;
+constexpr int laps = 6;
 constexpr Lap lap_of_pass{.samples = 3, .least_us = 30'000, .most_samples = 60};
 constexpr const char* tested_layers[] = {"linear", "recurrent", "attention"};
 

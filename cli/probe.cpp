@@ -77,11 +77,13 @@ std::string probe_text(const ProbeResult& r) {
   if (r.threads > 1)
     out += fmt::format("\na flag there and back {:.2f} us, waking the threads {:.1f} us\n", cpu.hand_off_us, cpu.fork_us);
   const char* cells[] = {"lstm", "gru", "gru_reset_before", "tanh"};
-  out += fmt::format("\n1 thread, ns   exponential {:.2f}", cpu.exponential_ns);
+  rows = {{"1 thread", "forward", "backward"}};
+  const auto ns = [](double value) { return fmt::format("{:.2f} ns", value); };
   for (std::size_t i = 0; i < std::size(cells); ++i)
-    out += fmt::format("{}{} {:.1f} and {:.1f} back", i == 0 ? "\nhidden unit    " : ", ", cells[i], cpu.cell_ns[i][0],
-                       cpu.cell_ns[i][1]);
-  return out + "\n";
+    rows.push_back({fmt::format("hidden unit, {}", cells[i]), ns(cpu.cell_ns[i][0]), ns(cpu.cell_ns[i][1])});
+  rows.push_back({"score of attention", ns(cpu.attention[0][0].score_ns), ns(cpu.attention[0][1].score_ns)});
+  rows.push_back({"exponential", ns(cpu.exponential_ns), ""});
+  return out + "\n" + aligned_table(rows);
 }
 
 }  // namespace

@@ -54,11 +54,11 @@ double rate_of_all(int threads, const Work& work) {
 
 std::atomic<int> found{0};  // what loops return, so that they are not left out
 
-double read_some(const float* data, std::int64_t bytes) {
+double read_some(const float* data, std::int64_t bytes, std::int64_t times) {
   const ProbeLoops& l = loops();
   const std::size_t floats = static_cast<std::size_t>(bytes) / sizeof(float) / l.unit * l.unit;
-  found.fetch_or(l.read(data, floats), std::memory_order_relaxed);
-  return static_cast<double>(floats * sizeof(float));
+  found.fetch_or(l.read(data, floats, static_cast<std::size_t>(times)), std::memory_order_relaxed);
+  return static_cast<double>(floats * sizeof(float)) * static_cast<double>(times);
 }
 
 double multiply_some() {
@@ -70,8 +70,8 @@ double multiply_some() {
 /// A flag there and back, us: the least of many short series, since a thread may be put aside in any of them. Bounded in time, for
 /// a machine that gives both threads one core; 0 where no series ended.
 double hand_off_us() {
-  constexpr int series = 40, rounds = 100;
-  constexpr double most_ns = 5e6;
+  constexpr int series = 10, rounds = 100;
+  constexpr double most_ns = 2e7;
   std::atomic<int> flag{0};
   std::atomic<bool> ended{false};
   std::thread other([&] {
@@ -118,16 +118,14 @@ void MachineProbe::lap() {
   for (Level& level : levels_) {
     const std::int64_t bytes = std::min(level.bytes, each);
     // Memory is read in pieces, so that a slice ends in time; a small set as often as one look at the clock is nothing beside it.
-    constexpr std::int64_t most = 4 << 20, least = 256 << 10;
+    constexpr std::int64_t most = 4 << 20, least = 1 << 20;
     const std::int64_t piece = std::min(bytes, most), again = std::max<std::int64_t>(least / piece, 1);
     std::vector<std::int64_t> at(static_cast<std::size_t>(threads_), 0);
     const auto read = [&](int thread, std::int64_t own) {
       std::int64_t& place = at[static_cast<std::size_t>(thread)];
       const std::int64_t begin = place;
       place = place + 2 * piece > bytes ? 0 : place + piece;
-      double read = 0;
-      for (std::int64_t i = 0; i < again; ++i) read += read_some(data + (thread * own + begin) / 4, piece);
-      return read;
+      return read_some(data + (thread * own + begin) / 4, piece, again);
     };
     level.one_gbs = std::max(level.one_gbs, rate_of([&] { return read(0, each); }));
     level.all_gbs = std::max(level.all_gbs, rate_of_all(threads_, [&](int thread) { return read(thread, each); }));

@@ -19,11 +19,14 @@ using Ints = int __attribute__((vector_size(4 * EVERGLOW_PROBE_LANES), aligned(4
 constexpr std::size_t streams = 8;  // vectors in flight
 constexpr std::size_t chains = 12;  // of multiply-adds: 4 clocks on two units are 8
 
-int read(const float* data, std::size_t floats) {
+int read(const float* data, std::size_t floats, std::size_t times) {
   Ints found[streams] = {};
-  for (std::size_t i = 0; i < floats; i += streams * lanes)
+  for (std::size_t time = 0; time < times; ++time) {
+    for (std::size_t i = 0; i < floats; i += streams * lanes)
 #pragma GCC unroll 8
-    for (std::size_t s = 0; s < streams; ++s) found[s] |= *reinterpret_cast<const Ints*>(data + i + s * lanes);
+      for (std::size_t s = 0; s < streams; ++s) found[s] |= *reinterpret_cast<const Ints*>(data + i + s * lanes);
+    __asm__ volatile("" ::: "memory");  // the next time reads again
+  }
   int all = 0;
   for (const Ints& vector : found)
     for (std::size_t i = 0; i < lanes; ++i) all |= vector[i];

@@ -9,8 +9,8 @@ namespace everglow::cli {
 struct ProbeLoops {
   std::size_t unit;   // floats that `read` takes at a time
   std::size_t flops;  // of one round of `multiply`
-  /// Reads floats, a multiple of `unit`; what it returns keeps the compiler from leaving it out.
-  int (*read)(const float* data, std::size_t floats);
+  /// Reads floats, a multiple of `unit`, some times; what it returns keeps the compiler from leaving it out.
+  int (*read)(const float* data, std::size_t floats, std::size_t times);
   /// Multiply-adds that depend on no memory.
   float (*multiply)(std::size_t rounds);
 };

@@ -106,14 +106,15 @@ namespace {
 double layout_us(const RecurrentDescription& d, std::int64_t inputs, const Machine& machine, bool backward, bool packs_inputs) {
   const double directions = real(d.directions()), rows = real(recurrent::gate_count(d.cell)) * padded(d.hidden);
   const double of_inputs = rows * real(inputs), of_state = elements_of(d).all;
-  const double copied = 2 * real(machine.element) * directions * (of_inputs + of_state);
+  const double copied = real(machine.element) * directions * (of_inputs + of_state);
   const std::size_t dtype = machine.element == 4 ? 0 : machine.half == DType::f16 ? 1 : 2;
   const double pack_ns = machine.core.pack_ns[dtype][backward ? 0 : 1];
   const double state = of_state * pack_ns / 1000, input = packs_inputs ? directions * of_inputs * pack_ns / 1000 : 0;
   // One matrix is packed by one thread.
   const double packed = std::max({state, input, (directions * state + input) / machine.speedup});
   const double forks = machine.units > 1 ? 3 * machine.core.fork_us : 0;
-  return copied / machine.copy + packed + forks;
+  // They come from memory and go to scratch that the last run left in a cache.
+  return copied / machine.copy + cpu_stream_us(machine, copied) + packed + forks;
 }
 
 }  // namespace
@@ -134,10 +135,11 @@ CpuPasses cpu_layer(const RecurrentDescription& d, const RecurrentSizes& sizes, 
   // Gates are read and their gradients written in the loop; these are read once more for the biases, h before each step is
   // written, and the gradients of the weights are brought into the caller's order.
   const double apart = d.cell == Cell::gru ? 2 : 1;
-  const double weights = directions * (elements_of(d).all + gates / directions * real(inputs)) * (4 + real(machine.element));
+  const double weights = directions * (elements_of(d).all + gates / directions * real(inputs));
   out.backward_us = layout_us(d, inputs, machine, true, false) + T * cpu_step(d, sizes, machine, true).us() +
                     cpu_stream_us(machine, rows * (state + 4 * gates * apart)) + cpu_stream_us(machine, rows * 4 * gates * apart) +
-                    cpu_stream_us(machine, rows * units * (4 + real(machine.element))) + weights / machine.copy +
+                    cpu_stream_us(machine, rows * units * (4 + real(machine.element))) +
+                    weights * real(machine.element) / machine.copy + cpu_stream_us(machine, 4 * weights) +
                     fork * (2 + 3 * directions);
   return out;
 }

@@ -118,6 +118,10 @@ TEST(RecurrentPlanner, TheMeasuredStepsOfCudnn) {
     errors.push_back(std::fabs(explained("h200", d, {256, row.batch}).time_us / 256 / row.training - 1));
     d.training = false;
     errors.push_back(std::fabs(explained("h200", d, {256, row.batch}).time_us / 256 / row.forward - 1));
+    // Past residency the host or the product bounds a step, whichever takes longer.
+    if (row.hidden != 2048) continue;
+    EXPECT_LE(errors[errors.size() - 2], 0.15) << row.batch;
+    EXPECT_LE(errors.back(), 0.15) << row.batch;
   }
   std::sort(errors.begin(), errors.end());
   EXPECT_LE(errors[errors.size() / 2], 0.15);
