@@ -54,7 +54,7 @@ struct AttentionForward {
   ConstTensorView key_lengths{};            // i32 [B]
   ConstTensorView cu_queries{}, cu_keys{};  // i32 [B+1]
   ConstTensorView alibi_slopes{};           // f32 [Hq] or [B, Hq]
-  ConstTensorView bias{};                   // [1|B, 1|Hq, Sq, Sk]
+  ConstTensorView bias{};                   // [1|B, 1|Hq, Sq, Sk], of the layer's dtype
   std::uint64_t dropout_seed = 0, dropout_offset = 0;
   ConstTensorView dropout_state{};  // i64 [2]: seed and offset in the layer's memory, in place of the two numbers
   TensorView status{};              // u32 [1] in an i32 view; a run only ORs into it (check_status)
@@ -72,7 +72,11 @@ struct AttentionBackward {
   TensorView status{};
 };
 
-/// Plan of an attention layer. Any size may be 0: with head_dim 0 every score is 0 before bias and ALiBi. A row with no key gives output 0 and LSE -inf. LSE and its gradient are f32, beside f64 tensors f64.
+/// Plan of an attention layer. Any size may be 0: with head_dim 0 every score is 0 before bias and ALiBi. A row with no key gives
+/// output 0 and LSE -inf. LSE and its gradient are f32, beside f64 tensors f64.
+/// What is hidden takes no part: where causal, the window, a length or a bias of -inf hides a key from a query, the query's results
+/// and gradients do not depend on the key and its value, nor the key's gradients on the query, even if these hold NaN or Inf. A key
+/// that no query sees has gradients 0. What a query does see goes the way of arithmetic: a NaN there makes its results NaN.
 /// What is written must be apart from everything else of the call; heads that interleave in one matrix are. On a CPU a length out
 /// of range throws before anything is written. Without dropout the seed and offset must be 0 and
 /// their view absent.

@@ -46,7 +46,9 @@ struct Scores {
       const double bent = std::tanh(out.value / d.softcap);
       out = {d.softcap * bent, out.slope * (1 - dropped("attention.reference_softcap_slope", bent * bent))};
     }
-    if (d.bias) out.value += read(t.bias, t.bias.size(0) == 1 ? 0 : b, t.bias.size(1) == 1 ? 0 : h, i, j);
+    const double bias = d.bias ? read(t.bias, t.bias.size(0) == 1 ? 0 : b, t.bias.size(1) == 1 ? 0 : h, i, j) : 0;
+    if (bias == minus_infinity) return {minus_infinity, 0};  // whatever q and k hold
+    out.value += bias;
     if (d.alibi) {
       const double steepness = t.alibi_slopes.rank == 1 ? read(t.alibi_slopes, h) : read(t.alibi_slopes, b, h);
       out.value -= flipped("attention.reference_slopes", steepness) * std::fabs(static_cast<double>(i + rows.diagonal - j));
@@ -92,15 +94,20 @@ void forward_query(const Scores<AttentionForward>& s, const AttentionRows& rows,
     if (scratch[j] > top || std::isnan(scratch[j])) top = scratch[j];  // a NaN stays: nothing is greater
   }
   const bool none = top == minus_infinity;
+  constexpr double hidden = -1;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-    scratch[j] = none ? 0 : std::exp(scratch[j] - top);
+    if (scratch[j] == minus_infinity) {
+      scratch[j] = hidden;
+      continue;
+    }
+    scratch[j] = std::exp(scratch[j] - top);
     sum += scratch[j];
     scratch[j] *= s.kept(b, h, i, j);
   }
   for (std::int64_t d = 0; d < t.o.size(3); ++d) {
     double value = 0;
-    for (std::int64_t j = keys.begin; j < keys.end && !none; ++j)
-      value += scratch[j] * read(t.v, b, rows.first_key + j, s.kv_head(h), d);
+    for (std::int64_t j = keys.begin; j < keys.end; ++j)
+      if (scratch[j] != hidden) value += scratch[j] * read(t.v, b, rows.first_key + j, s.kv_head(h), d);
     write(t.o, none ? 0 : value / sum, b, row, h, d);
   }
   if (t.lse.given()) write(t.lse, none ? minus_infinity : top + dropped("attention.reference_lse", std::log(sum)), b, h, row);
@@ -120,6 +127,7 @@ void forward(const AttentionQuery& query, const AttentionForward& tensors, void*
 
 /// One element of the matrix of scores on the way back.
 struct ScoreGradient {
+  bool hidden = true;      // takes no part
   double probability = 0;  // after dropout: what multiplied the value
   double score = 0;        // by the score after softcap and bias
   double product = 0;      // by the product q·k
@@ -145,13 +153,14 @@ struct Backward {
     const double lse = read(t.lse, b, h, query);
     if (lse == minus_infinity) return {};
     const Score score = s.score(rows, b, h, i, j);
+    if (score.value == minus_infinity) return {};
     const double p = std::exp(score.value - lse), kept = s.kept(b, h, i, j);
     double dp = 0;
     if (t.d_o.given() && kept != 0)
       dp = (mutant("attention.reference_dropout_of_dp") ? 1 : kept) *
            dot(t.d_o, offset_of(t.d_o, b, query, h), t.v, offset_of(t.v, b, key, s.kv_head(h)));
     const double ds = p * (dp - offset);
-    return {mutant("attention.reference_dropout_of_p") ? p : p * kept, ds, ds * score.slope};
+    return {false, mutant("attention.reference_dropout_of_p") ? p : p * kept, ds, ds * score.slope};
   }
 
   void query_gradient(const BackwardScratch& scratch, const AttentionRows& rows, std::array<std::int64_t, 3> place) const {
@@ -162,6 +171,7 @@ struct Backward {
     const double off = keys.begin < keys.end ? offset(rows, b, h, i) : 0;
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const ScoreGradient g = at(rows, {b, h, i, j}, off);
+      if (g.hidden && !mutant("attention.reference_hidden_keys")) continue;
       const std::int64_t row = offset_of(t.k, b, rows.first_key + j, s.kv_head(h));
       for (std::int64_t d = 0; d < t.q.size(3); ++d) scratch.key[d] += g.product * read(t.k.data, t.k.dtype, row + d);
     }
@@ -179,6 +189,7 @@ struct Backward {
         const KeyRange keys = keys_of(s.query.description, rows, i);
         if (j < keys.begin || j >= keys.end) continue;
         const ScoreGradient g = at(rows, {b, h, i, j}, offset(rows, b, h, i));
+        if (g.hidden && !mutant("attention.reference_hidden_queries")) continue;
         const std::int64_t query = rows.first_query + i, q_row = offset_of(t.q, b, query, h);
         for (std::int64_t d = 0; d < t.k.size(3); ++d) scratch.key[d] += g.product * read(t.q.data, t.q.dtype, q_row + d);
         for (std::int64_t d = 0; d < t.v.size(3) && t.d_o.given(); ++d)

@@ -1,6 +1,7 @@
 // FlashAttention-2 backward for one block of queries and a run of keys: scores again, P = exp(S - LSE), dS = P (do·v - delta), then
 // the three gradients. dq stays in scratch over all keys; dk and dv are added to in the caller's accumulators.
 #include "core/mutant.hpp"
+#include "cpu/isa/attention_hidden.hpp"
 #include "cpu/isa/attention_options.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -32,21 +33,25 @@ void deltas(const FlashBackwardBlock& b, vfloat (&delta)[NV], vfloat (&lse)[NV])
   }
 }
 
-/// P (after dropout) and dS of one key block, from scores in p and do·v in ds; with a bias its gradient takes the bias's place.
+/// P (after dropout) and dS of one key block, from adjusted scores in p and do·v in ds, both 0 for hidden pairs; with a bias its
+/// gradient takes the bias's place.
 template <int NV>
 void score_gradients(const FlashBackwardBlock& b, const Sight<NV>& sight, const vfloat (&delta)[NV], const vfloat (&lse)[NV],
                      const TilePlace& at) {
   const bool masked = !sight.covers(at.key, at.key + at.keys), flows = b.d_o.data != nullptr, bends = b.options.softcap > 0;
-  const bool drops = b.options.drops, biased = b.dbias.data != nullptr;
+  const bool drops = b.options.drops, biased = b.dbias.data != nullptr, hides = masked || b.options.bias.data != nullptr;
   const float scale = b.shape.scale;
-  if (b.options.scores) adjust_scores<NV>(b.options, at, b.scratch, b.scratch.slopes);
   if (drops) keep_tile<NV>(b.options, at, b.scratch);
   for (std::int64_t j = 0; j < at.keys; ++j)
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) {
       const std::int64_t place = (j * NV + v) * lanes;
-      vfloat e = vexp(load(b.scratch.p + place) - lse[v]);
-      if (masked && !mutant("attention.mask_of_p")) e = sight.sees(at.key + j, v) ? e : vfloat{};
+      const vfloat score = load(b.scratch.p + place);
+      vint hidden{};
+      if (hides) hidden = score == -infinity();
+      if (masked && !mutant("attention.mask_of_p")) hidden |= ~sight.sees(at.key + j, v);
+      vfloat e = vexp(score - lse[v]);
+      if (hides) e = hidden ? vfloat{} : e;
       vfloat dp = flows ? load(b.scratch.ds + place) : vfloat{};
       if (drops) {
         const vfloat keep = load(b.scratch.keep + place);
@@ -55,9 +60,11 @@ void score_gradients(const FlashBackwardBlock& b, const Sight<NV>& sight, const 
       } else {
         store(b.scratch.p + place, e);
       }
+      const auto seen = [&](vfloat x) { return hides && !mutant("attention.hidden_gradient") ? (hidden ? vfloat{} : x) : x; };
       vfloat gradient = e * (dp - delta[v]);
-      if (biased) store(b.scratch.bias + place, flipped("attention.bias_gradient", gradient));
+      if (biased) store(b.scratch.bias + place, flipped("attention.bias_gradient", seen(gradient)));
       if (bends && !mutant("attention.softcap_slope")) gradient *= load(b.scratch.slopes + place);
+      gradient = seen(gradient);
       store(b.scratch.ds + place, mutant("attention.scale") ? gradient : gradient * scale);
     }
 }
@@ -82,6 +89,51 @@ void put_bias_gradient(const FlashBackwardBlock& b, const TilePlace& at, const f
   });
 }
 
+/// The rows that the gradients of a tile are made of. Where pairs are hidden: which of the rows are not finite.
+struct GradientRows {
+  FlashRows q{}, d_o{}, k{};
+  RowSet q_apart = 0, d_o_apart = 0, k_apart = 0;
+  HiddenPairs hidden;
+  bool hides = false, looked = false;  // looked: at q and do, which are those of the whole block
+
+  template <int NV>
+  void look(const FlashBackwardBlock& b, const TilePlace& at, const Sight<NV>& sight) {
+    if (!looked && q.data != nullptr) q_apart = rows_not_finite(q, b.shape.queries, b.shape.head_dim);
+    if (!looked && d_o.data != nullptr) d_o_apart = rows_not_finite(d_o, b.shape.queries, b.shape.value_dim);
+    looked = true;
+    if (b.dq.data != nullptr) k_apart = rows_not_finite(k, at.keys, b.shape.head_dim);
+    if ((k_apart | q_apart | d_o_apart) != 0) hidden.find(b.scratch.p, at.key, at.keys, sight);
+  }
+};
+
+/// The gradients that one key block gives, from P in p and dS in ds. `add_dq`: it is not the first of the block.
+template <int NV>
+void add_gradients(const FlashBackwardBlock& b, const GradientRows& rows, const TilePlace& at, bool add_dq) {
+  constexpr std::int64_t width = NV * lanes;
+  const FlashShape& s = b.shape;
+  const std::int64_t row = at.key - b.key_origin;
+  const HiddenPairs& hidden = rows.hidden;
+  const auto by_query = [&](std::int64_t, std::int64_t query, std::int64_t key) { return hidden.has(query, key); };
+  const auto by_key = [&](std::int64_t key, std::int64_t, std::int64_t query) { return hidden.has(query, key); };
+  if (b.dq.data != nullptr) {
+    const Product dq{rows.k.data, rows.k.stride, b.scratch.ds, width, b.scratch.dq, width, s.head_dim, at.keys, add_dq, nullptr};
+    if (!rows.hides || rows.k_apart == 0)
+      multiply<NV, true>(dq);
+    else
+      multiply_apart<true>(dq, NV, rows.k_apart, by_query);
+  }
+  const auto add = [&](const float* weights, const FlashRows& from, RowSet apart, const FlashOutput& to, std::int64_t columns) {
+    const Product product{weights,   width,   from.data, from.stride, to.data + row * to.stride,
+                          to.stride, at.keys, s.queries, true,        nullptr};
+    if (!rows.hides || apart == 0)
+      multiply_wide(product, whole_vectors(columns));
+    else
+      multiply_apart<false>(product, whole_vectors(columns), apart, by_key);
+  };
+  if (b.dk.data != nullptr) add(b.scratch.ds, rows.q, rows.q_apart, b.dk, s.head_dim);
+  if (b.dv.data != nullptr && rows.d_o.data != nullptr) add(b.scratch.p, rows.d_o, rows.d_o_apart, b.dv, s.value_dim);
+}
+
 template <int NV>
 void backward(const FlashBackwardBlock& b) {
   constexpr std::int64_t width = NV * lanes;
@@ -92,38 +144,32 @@ void backward(const FlashBackwardBlock& b) {
   const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr || b.dbias.data != nullptr;
   const bool any = s.key_begin < s.key_end;
   vfloat delta[NV]{}, lse[NV]{};
-  FlashRows q_rows{}, d_o_rows{};
+  GradientRows rows;
   if (any) {
     pack_transposed<NV>(b.q, s.queries, s.head_dim, s.scale, scratch.q);
     if (flows) pack_transposed<NV>(b.d_o, s.queries, s.value_dim, 1, scratch.d_o);
     deltas<NV>(b, delta, lse);
-    if (b.dk.data != nullptr) q_rows = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
-    if (b.dv.data != nullptr && flows) d_o_rows = gathered(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
+    if (b.dk.data != nullptr) rows.q = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
+    if (b.dv.data != nullptr && flows) rows.d_o = gathered(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
   }
   float ones[width];
   for (float& one : ones) one = 1;
   bool started = false;
   for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys, started = true) {
-    const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys, row = j - b.key_origin;
+    const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys;
     const FlashRows k = gathered(rows_from(b.k, j), keys, s.head_dim, scratch.k_rows);
+    rows.k = k;
     const FlashRows v = gathered(rows_from(b.v, j), keys, s.value_dim, scratch.v_rows);
     multiply<NV, false>({k.data, k.stride, scratch.q, width, scratch.p, width, keys, s.head_dim, false, nullptr});
     if (flows && wants_ds)
       multiply<NV, false>({v.data, v.stride, scratch.d_o, width, scratch.ds, width, keys, s.value_dim, false, nullptr});
     const TilePlace at{0, s.queries, j, keys};
+    rows.hides = b.options.scores && adjust_scores<NV>(b.options, at, scratch, scratch.slopes);
+    rows.hides |= !sight.covers(j, j + keys);
+    if (rows.hides) rows.look(b, at, sight);
     score_gradients<NV>(b, sight, delta, lse, at);
     if (b.dbias.data != nullptr) put_bias_gradient<NV>(b, at, ones);
-    if (b.dq.data != nullptr)
-      multiply<NV, true>({k.data, k.stride, scratch.ds, width, scratch.dq, width, s.head_dim, keys,
-                          started && !mutant("attention.dq_of_the_last_keys"), nullptr});
-    if (b.dk.data != nullptr)
-      multiply_wide({scratch.ds, width, q_rows.data, q_rows.stride, b.dk.data + row * b.dk.stride, b.dk.stride, keys, s.queries,
-                     true, nullptr},
-                    whole_vectors(s.head_dim));
-    if (b.dv.data != nullptr && flows)
-      multiply_wide({scratch.p, width, d_o_rows.data, d_o_rows.stride, b.dv.data + row * b.dv.stride, b.dv.stride, keys, s.queries,
-                     true, nullptr},
-                    whole_vectors(s.value_dim));
+    add_gradients<NV>(b, rows, at, started && !mutant("attention.dq_of_the_last_keys"));
   }
   if (b.dq.data == nullptr) return;
   if (!started)

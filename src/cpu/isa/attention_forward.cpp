@@ -1,6 +1,7 @@
 // FlashAttention-2 forward for blocks of queries (Dao, arXiv 2307.08691): scores of a key block, online softmax, o += P v, one
 // division at the end. Queries lie side by side in the lanes of vectors, so that maximum and sum need no work across lanes.
 #include "core/mutant.hpp"
+#include "cpu/isa/attention_hidden.hpp"
 #include "cpu/isa/attention_options.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
@@ -38,6 +39,20 @@ void online_softmax(float* p, std::int64_t keys, float* tops, float* sums, float
   }
 }
 
+/// Keys [key, key + keys), gathered for all blocks of queries that share them.
+struct KeyTile {
+  FlashRows k, v;
+  std::int64_t key, keys, value_dim;
+  bool looked = false;
+  RowSet rows = 0;
+
+  /// The values that are not finite. Only tiles with hidden pairs ask.
+  RowSet not_finite() {
+    if (!looked) rows = rows_not_finite(v, keys, value_dim), looked = true;
+    return rows;
+  }
+};
+
 /// The parts of scratch of one block of queries among those that share the keys.
 template <int NV>
 struct Block {
@@ -55,26 +70,38 @@ struct Block {
     pack_transposed<NV>(rows_from(b.q, first), b.shape.queries - first, b.shape.head_dim, b.shape.scale, q);
   }
 
-  void take(const FlashForwardBlock& b, const FlashRows& k, const FlashRows& v, std::int64_t key, std::int64_t keys) {
+  void take(const FlashForwardBlock& b, KeyTile& tile) {
     constexpr std::int64_t width = NV * lanes;
+    const std::int64_t key = tile.key, keys = tile.keys;
     if (!sight.touches(key, key + keys)) return;
     float* const p = b.scratch.p;
-    multiply<NV, false>({k.data, k.stride, q, width, p, width, keys, b.shape.head_dim, false, nullptr});
+    multiply<NV, false>({tile.k.data, tile.k.stride, q, width, p, width, keys, b.shape.head_dim, false, nullptr});
     const TilePlace at{first, b.shape.queries - first, key, keys};
-    if (b.options.scores) adjust_scores<NV>(b.options, at, b.scratch, nullptr);
-    if (!sight.covers(key, key + keys))
+    bool hides = b.options.scores && adjust_scores<NV>(b.options, at, b.scratch, nullptr);
+    if (!sight.covers(key, key + keys)) {
+      hides = true;
       for (std::int64_t j = 0; j < keys; ++j)
         for (int i = 0; i < NV; ++i) {
           float* const score = p + j * width + i * lanes;
           store(score, sight.sees(key + j, i) ? load(score) : -infinity());
         }
+    }
+    const RowSet apart = hides ? tile.not_finite() : 0;
+    HiddenPairs hidden;
+    if (apart != 0) hidden.find(p, key, keys, sight);
     float rescale[width];
     online_softmax<NV>(p, keys, top, sum, rescale);
     if (b.options.drops) {
       keep_tile<NV>(b.options, at, b.scratch);
       for (std::int64_t i = 0; i < keys * width; i += lanes) store(p + i, load(p + i) * load(b.scratch.keep + i));
     }
-    multiply<NV, true>({v.data, v.stride, p, width, o, width, b.shape.value_dim, keys, started, started ? rescale : nullptr});
+    const Product means{tile.v.data, tile.v.stride,     p,    width,   o,
+                        width,       b.shape.value_dim, keys, started, started ? rescale : nullptr};
+    if (apart == 0)
+      multiply<NV, true>(means);
+    else
+      multiply_apart<true>(means, NV, apart,
+                           [&](std::int64_t, std::int64_t query, std::int64_t j) { return hidden.has(query, j); });
     started = true;
   }
 
@@ -105,7 +132,8 @@ void forward(const FlashForwardBlock& b, std::int64_t step) {
     const std::int64_t keys = (next < s.key_end ? next : s.key_end) - j;
     const FlashRows k = gathered(rows_from(b.k, j), keys, s.head_dim, b.scratch.k_rows);
     const FlashRows v = gathered(rows_from(b.v, j), keys, s.value_dim, b.scratch.v_rows);
-    for (std::int64_t i = 0; i < blocks; ++i) block[i].take(b, k, v, j, keys);
+    KeyTile tile{k, v, j, keys, s.value_dim};
+    for (std::int64_t i = 0; i < blocks; ++i) block[i].take(b, tile);
   }
   for (std::int64_t i = 0; i < blocks; ++i) block[i].finish(b);
 }
@@ -163,29 +191,39 @@ struct OneQuery {
     return sums_of(sum) * b.shape.scale;
   }
 
-  /// o[columns of NV vectors] = factor · Σ p[j] v[j]. `part` > 0: the only vector has that many columns.
-  template <int NV>
+  /// o[columns of NV vectors] = factor · Σ p[j] v[j]. `part` > 0: the only vector has that many columns. Hides: values whose
+  /// probability is -0 are left out.
+  template <int NV, bool Hides>
   void mean(float factor, float* o, std::int64_t column, int part = 0) const {
     vfloat even[NV], odd[NV];
 #pragma GCC unroll 4
     for (int i = 0; i < NV; ++i) even[i] = vfloat{}, odd[i] = vfloat{};
     const S* row = v + first * b.v.stride + column;
-    const auto at = [part](const S* p) { return part > 0 ? load_part(p, part) : load(p); };
-    std::int64_t j = first;
-    for (; j + 2 <= end; j += 2, row += 2 * b.v.stride)
+    const auto add = [this, part](vfloat(&sum)[NV], std::int64_t key, const S* values) {
+      const float weight = b.scratch.p[key];
+      if (Hides && is_hidden(weight)) return;
 #pragma GCC unroll 4
-      for (int i = 0; i < NV; ++i) {
-        even[i] += b.scratch.p[j] * at(row + i * lanes);
-        odd[i] += b.scratch.p[j + 1] * at(row + b.v.stride + i * lanes);
-      }
+      for (int i = 0; i < NV; ++i) sum[i] += weight * (part > 0 ? load_part(values + i * lanes, part) : load(values + i * lanes));
+    };
+    std::int64_t j = first;
+    for (; j + 2 <= end; j += 2, row += 2 * b.v.stride) add(even, j, row), add(odd, j + 1, row + b.v.stride);
+    if (j < end) add(even, j, row);
     for (int i = 0; i < NV; ++i) {
-      if (j < end) even[i] += b.scratch.p[j] * at(row + i * lanes);
       const vfloat value = (even[i] + odd[i]) * factor;
       if (part > 0)
         store_part(o + column, value, part);
       else
         store(o + column + i * lanes, value);
     }
+  }
+
+  template <bool Hides>
+  void means(float factor, float* o) const {
+    const std::int64_t width = b.shape.value_dim;
+    std::int64_t column = 0;
+    for (; column + block_queries <= width; column += block_queries) mean<4, Hides>(factor, o, column);
+    for (; column + lanes <= width; column += lanes) mean<1, Hides>(factor, o, column);
+    if (column < width) mean<1, Hides>(factor, o, column, static_cast<int>(width - column));
   }
 
   /// Scores into scratch.p; their maximum.
@@ -205,13 +243,18 @@ struct OneQuery {
     }
     return max_lanes(top);
   }
+  /// A weight is 0 or more; -0 marks a key that the bias hides, which takes no part whatever its value is.
+  static bool is_hidden(float weight) { return weight == 0 && __builtin_signbit(weight) != 0; }
+
   /// Exponentials into scratch.p; their sum.
   float exponentials(vfloat shift) const {
     float* const p = b.scratch.p;
     vfloat sum{};
     for (std::int64_t j = first; j < end; j += lanes) {
       const int left = static_cast<int>(end - j < lanes ? end - j : lanes);
-      const vfloat e = vexp((left == lanes ? load(p + j) : load_part(p + j, left, -__builtin_inff())) - shift);
+      const vfloat score = left == lanes ? load(p + j) : load_part(p + j, left, -__builtin_inff());
+      vfloat e = vexp(score - shift);
+      if (b.options.bias.data != nullptr && !mutant("attention.hidden_keys_of_one_query")) e = score == -infinity() ? -vfloat{} : e;
       sum += e;
       if (left == lanes)
         store(p + j, e);
@@ -239,10 +282,10 @@ struct OneQuery {
     }
     const StoredOutput to = rows_from(b.o, query);
     float* const o = made_in(to, b.scratch.o, s.value_dim).data;
-    std::int64_t column = 0;
-    for (; column + block_queries <= s.value_dim; column += block_queries) mean<4>(factor, o, column);
-    for (; column + lanes <= s.value_dim; column += lanes) mean<1>(factor, o, column);
-    if (column < s.value_dim) mean<1>(factor, o, column, static_cast<int>(s.value_dim - column));
+    if (b.options.bias.data != nullptr)
+      means<true>(factor, o);
+    else
+      means<false>(factor, o);
     if (to.storage != FlashStorage::f32) put_rows({o, s.value_dim}, 1, s.value_dim, to);
   }
 };

@@ -72,15 +72,17 @@ void bias_tile(const FlashOptions& o, const TilePlace& at, const FlashScratch& s
   });
 }
 
-/// Scores p[keys, NV vectors] after softcap, bias and ALiBi. `slopes` (null: not wanted) takes the derivative of softcap.
+/// Scores p[keys, NV vectors] after softcap, bias and ALiBi; whether a bias of -inf hides a pair. `slopes` (null: not wanted) takes
+/// the derivative of softcap.
 template <int NV>
-__attribute__((noinline)) void adjust_scores(const FlashOptions& o, const TilePlace& at, const FlashScratch& scratch,
+__attribute__((noinline)) bool adjust_scores(const FlashOptions& o, const TilePlace& at, const FlashScratch& scratch,
                                              float* slopes) {
   if (o.bias.data != nullptr) bias_tile<NV>(o, at, scratch);
   const float inverse = o.softcap > 0 ? 1 / o.softcap : 0;
   vint centre[NV];
   for (int v = 0; v < NV; ++v)
     for (int i = 0; i < lanes; ++i) centre[v][i] = static_cast<std::int32_t>(o.diagonal + at.first - at.key) + v * lanes + i;
+  vint hides{};
   for (std::int64_t j = 0; j < at.keys; ++j)
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) {
@@ -91,30 +93,41 @@ __attribute__((noinline)) void adjust_scores(const FlashOptions& o, const TilePl
         if (slopes != nullptr) store(slopes + place, 1.0F - bent * bent);
         x = bent * o.softcap;
       }
-      if (o.bias.data != nullptr) x += load(scratch.bias + place);
+      const vfloat bias = o.bias.data != nullptr ? load(scratch.bias + place) : vfloat{};
+      if (o.bias.data != nullptr) x += bias;
       if (o.slope != 0) {
         const vint distance = centre[v] - static_cast<std::int32_t>(j);
         x -= flipped("attention.slopes", o.slope) * __builtin_convertvector(distance < 0 ? -distance : distance, vfloat);
       }
+      if (o.bias.data != nullptr) {
+        const vint hidden = bias == -infinity();
+        hides |= hidden;
+        x = hidden ? -infinity() : x;  // whatever q and k hold
+      }
       store(scratch.p + place, x);
     }
+  std::int32_t any = 0;
+  for (int i = 0; i < lanes; ++i) any |= hides[i];
+  return any != 0;
 }
 
 /// As adjust_scores for one query and the keys [j, j + lanes); those from `end` on do not count.
 inline vfloat adjusted_row(const FlashOptions& o, std::int64_t query, std::int64_t j, std::int64_t end, vfloat x) {
+  vfloat bias{};
   if (o.softcap > 0) x = vtanh(x * (1 / o.softcap)) * o.softcap;
   if (o.bias.data != nullptr)
     with_rows(moved(o.bias, query * o.bias.stride + j * o.bias_key), [&]<class S>(const Rows<S>& rows) {
       S keys[lanes] = {};
       for (int i = 0; i < lanes && j + i < end; ++i) keys[i] = rows.data[i * o.bias_key];
-      x += load(keys);
+      bias = load(keys);
+      x += bias;
     });
   if (o.slope != 0) {
     vint distance;
     for (int i = 0; i < lanes; ++i) distance[i] = static_cast<std::int32_t>(o.diagonal + query - j) - i;
     x -= o.slope * __builtin_convertvector(distance < 0 ? -distance : distance, vfloat);
   }
-  return x;
+  return bias == -infinity() ? -infinity() : x;  // whatever q and k hold
 }
 
 }  // namespace

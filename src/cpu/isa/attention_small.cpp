@@ -2,7 +2,7 @@
 // v on the way back) is transposed; q, do, o and the gradients are read and written in rows as they lie, since at these sizes
 // moving a head's rows costs as much as multiplying them.
 #include "core/mutant.hpp"
-#include "cpu/isa/attention_tile.hpp"
+#include "cpu/isa/attention_hidden.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
@@ -31,6 +31,22 @@ struct RowSight {
     return (j >= first) & (j < end);
   }
 };
+
+/// multiply_wide of [.., queries or keys] by rows of the keys or queries, of which those that are not finite reach only what sees
+/// them. `by_query`: the rows of C are queries and k runs over the keys; else the other way round.
+template <bool ATransposed>
+void multiply_seen(const FlashShape& s, const Product& p, std::int64_t columns, bool by_query) {
+  const std::int64_t keys = s.key_end - s.key_begin;
+  bool hides = false;
+  for (std::int64_t i = 0; i < s.queries; ++i) hides |= !RowSight(s, i).covers(keys);
+  const RowSet apart = hides ? rows_not_finite({p.b, p.ldb}, p.k, columns) : 0;
+  if (apart == 0) return multiply_wide<ATransposed>(p, columns / lanes);
+  multiply_apart<ATransposed>(p, columns / lanes, apart, [&](std::int64_t row, std::int64_t, std::int64_t k) {
+    const RowSight sight(s, by_query ? row : k);
+    const std::int64_t key = by_query ? k : row;
+    return key < sight.first || key >= sight.end;
+  });
+}
 
 /// Scores of up to `lanes` queries from `query` on become probabilities.
 template <int NV>
@@ -89,7 +105,8 @@ void forward(const FlashForwardBlock& b) {
   for (std::int64_t query = 0; query < s.queries; query += lanes) softmax_rows<NV>(b, query);
   const FlashRows v = gathered(rows_from(b.v, s.key_begin), keys, s.value_dim, b.scratch.v_rows);
   const FlashOutput o = made_in(b.o, b.scratch.o, s.value_dim);
-  multiply_wide({b.scratch.p, width, v.data, v.stride, o.data, o.stride, s.queries, keys, false, nullptr}, s.value_dim / lanes);
+  multiply_seen<false>(s, {b.scratch.p, width, v.data, v.stride, o.data, o.stride, s.queries, keys, false, nullptr}, s.value_dim,
+                       true);
   if (b.o.storage != FlashStorage::f32) put_rows({o.data, o.stride}, s.queries, s.value_dim, b.o);
 }
 
@@ -131,7 +148,9 @@ void gradient_rows(const FlashBackwardBlock& b, std::int64_t query) {
       vfloat e = vexp(load(p) - shift);
       if (!whole && !mutant("attention.small_mask_of_p")) e = sight.sees(v) ? e : vfloat{};
       store(p, e);
-      store(ds, e * ((flows ? load(ds) : vfloat{}) - delta[r]) * (mutant("attention.small_scale") ? 1 : s.scale));
+      const vfloat gradient = e * ((flows ? load(ds) : vfloat{}) - delta[r]) * (mutant("attention.small_scale") ? 1 : s.scale);
+      const bool all = whole || mutant("attention.small_hidden_gradient");
+      store(ds, all ? gradient : sight.sees(v) ? gradient : vfloat{});
     }
   }
 }
@@ -155,18 +174,20 @@ void backward(const FlashBackwardBlock& b, bool add) {
   if (b.dq.data != nullptr) {
     const FlashRows k = gathered(rows_from(b.k, s.key_begin), keys, s.head_dim, scratch.k_rows);
     const FlashOutput dq = made_in(b.dq, scratch.dq, s.head_dim);
-    multiply_wide({scratch.ds, width, k.data, k.stride, dq.data, dq.stride, s.queries, keys, false, nullptr}, s.head_dim / lanes);
+    multiply_seen<false>(s, {scratch.ds, width, k.data, k.stride, dq.data, dq.stride, s.queries, keys, false, nullptr}, s.head_dim,
+                         true);
     if (b.dq.storage != FlashStorage::f32) put_rows({dq.data, dq.stride}, s.queries, s.head_dim, b.dq);
   }
   if (b.dk.data != nullptr) {
     const FlashRows rows = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
-    multiply_wide<true>({scratch.ds, width, rows.data, rows.stride, row_of(b.dk, row), b.dk.stride, keys, s.queries, add, nullptr},
-                        s.head_dim / lanes);
+    multiply_seen<true>(s,
+                        {scratch.ds, width, rows.data, rows.stride, row_of(b.dk, row), b.dk.stride, keys, s.queries, add, nullptr},
+                        s.head_dim, false);
   }
   if (b.dv.data != nullptr && flows) {
     const FlashRows d_o = gathered(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
-    multiply_wide<true>({scratch.p, width, d_o.data, d_o.stride, row_of(b.dv, row), b.dv.stride, keys, s.queries, add, nullptr},
-                        s.value_dim / lanes);
+    multiply_seen<true>(s, {scratch.p, width, d_o.data, d_o.stride, row_of(b.dv, row), b.dv.stride, keys, s.queries, add, nullptr},
+                        s.value_dim, false);
   }
 }
 
