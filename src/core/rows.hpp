@@ -17,6 +17,7 @@ struct LinearRow {
   void (*forward)(const LinearQuery&, const LinearForward&, void* workspace, const Stream&) = nullptr;
   void (*backward)(const LinearQuery&, const LinearBackward&, void* workspace, const Stream&) = nullptr;
   void (*pack)(const LinearQuery&, const ConstTensorView& weight, void* packed, const Stream&) = nullptr;
+  void (*prepare)(const LinearQuery&, const LinearSizes&) = nullptr;  // null: runs have nothing to make
 };
 
 using RecurrentQuery = Query<RecurrentDescription, RecurrentSizes>;

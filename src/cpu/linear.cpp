@@ -136,9 +136,11 @@ void finish_block(const void* context, const GemmBlock& block) {
                        .out = stored(f.y, block.row, block.column)});
 }
 
-GemmContext context_of(const LinearQuery& q, bool library) { return {.threads = q.threads, .isa = q.isa, .library = library}; }
+GemmContext context_of(const LinearQuery& q, bool library, bool prepares = false) {
+  return {.threads = q.threads, .isa = q.isa, .library = library, .prepares = prepares};
+}
 
-void forward(const LinearQuery& q, const LinearForward& t, bool library) {
+void forward(const LinearQuery& q, const LinearForward& t, const GemmContext& by) {
   const auto& d = q.description;
   const bool keeps_z = t.preactivation.given();
   const Finish finish{&kernels_of(q.isa), static_cast<ActivationKind>(d.activation), t.y};
@@ -152,7 +154,7 @@ void forward(const LinearQuery& q, const LinearForward& t, bool library) {
     set_b(product, t.weight, d.layout == LinearLayout::outputs_inputs);
   set_c(product, keeps_z ? t.preactivation : t.y);
   if (t.bias.given()) product.bias = t.bias.data, product.bias_type = t.bias.dtype, product.step_bias = t.bias.stride(0);
-  gemm(product, context_of(q, library));
+  gemm(product, by);
 }
 
 /// dz = dy · act'(z), unless dz is dy; and the bias gradient: partial sums of a fixed number of rows, added in order.
@@ -182,7 +184,7 @@ void elementwise_gradient(const LinearQuery& q, const LinearBackward& t, const S
                            .out = {t.dbias.data, static_cast<Element>(t.dbias.dtype), 0, t.dbias.stride(0)}});
 }
 
-void input_gradient(const LinearQuery& q, const LinearBackward& t, const ConstTensorView& dz, bool library) {
+void input_gradient(const LinearQuery& q, const LinearBackward& t, const ConstTensorView& dz, const GemmContext& by) {
   const auto& d = q.description;
   Gemm product{.m = dz.size(0), .n = d.inputs, .k = d.outputs};
   set_a(product, dz, false);
@@ -191,10 +193,10 @@ void input_gradient(const LinearQuery& q, const LinearBackward& t, const ConstTe
   else
     set_b(product, t.weight, d.layout == LinearLayout::inputs_outputs);
   set_c(product, t.dx);
-  gemm(product, context_of(q, library));
+  gemm(product, by);
 }
 
-void weight_gradient(const LinearQuery& q, const LinearBackward& t, const ConstTensorView& dz, bool library) {
+void weight_gradient(const LinearQuery& q, const LinearBackward& t, const ConstTensorView& dz, const GemmContext& by) {
   bool outputs_first = q.description.layout == LinearLayout::outputs_inputs;
   TensorView dweight = t.dweight;
   if (dweight.stride(1) != 1 && dweight.stride(0) == 1) {  // the transpose has rows without gaps
@@ -206,16 +208,40 @@ void weight_gradient(const LinearQuery& q, const LinearBackward& t, const ConstT
   set_b(product, outputs_first ? t.x : dz, false);
   set_c(product, dweight);
   product.accumulate = t.accumulate && !mutant("linear.cpu_dweight_forgets");
-  gemm(product, context_of(q, library));
+  gemm(product, by);
 }
 
-void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, bool library) {
-  const Scratch scratch(q, t.dy.size(0), library, workspace);
-  elementwise_gradient(q, t, scratch);
+void backward(const LinearQuery& q, const LinearBackward& t, void* workspace, const GemmContext& by) {
+  const Scratch scratch(q, t.dy.size(0), by.library, workspace);
+  if (!by.prepares) elementwise_gradient(q, t, scratch);
   const bool own = scratch.dz.given() && !mutant("linear.cpu_slope_left_out");
   const ConstTensorView dz = own ? ConstTensorView(scratch.dz) : t.dy;
-  if (t.dx.given()) input_gradient(q, t, dz, library);
-  if (t.dweight.given()) weight_gradient(q, t, dz, library);
+  if (t.dx.given()) input_gradient(q, t, dz, by);
+  if (t.dweight.given()) weight_gradient(q, t, dz, by);
+}
+
+/// The runs that dense tensors of these sizes may come to, with every element at one address, which nobody reads or writes.
+void prepare(const LinearQuery& q, const LinearSizes& sizes) {
+  const auto& d = q.description;
+  alignas(64) std::byte nowhere[64];
+  const auto dense = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
+    return TensorView(nowhere, dtype, {rows, columns});
+  };
+  const auto matrix = [&](DType dtype) {
+    return d.layout == LinearLayout::outputs_inputs ? dense(dtype, d.outputs, d.inputs) : dense(dtype, d.inputs, d.outputs);
+  };
+  const TensorView x = dense(d.dtype, sizes.batch, d.inputs), y = dense(d.dtype, sizes.batch, d.outputs);
+  const GemmContext by = context_of(q, true, true);
+  LinearForward run{.x = x, .weight = matrix(d.dtype), .y = y};
+  if (d.training && d.activation != Activation::none) run.preactivation = y;
+  forward(q, run, by);
+  run.bias = TensorView(nowhere, d.dtype, {d.outputs});
+  forward(q, run, by);
+  if (!d.training) return;
+  backward(q, {.dy = y, .weight = matrix(d.dtype), .preactivation = y, .dx = x}, nullptr, by);
+  for (const DType dtype : {d.dtype, DType::f32})
+    for (const bool accumulate : {false, true})
+      backward(q, {.dy = y, .x = x, .preactivation = y, .dweight = matrix(dtype), .accumulate = accumulate}, nullptr, by);
 }
 
 Verdict accepts_dtype(const LinearQuery& q) { return accept_storage(q.description.dtype); }
@@ -232,13 +258,15 @@ Verdict accepts_onednn(const LinearQuery& q) {
 
 template <bool library>
 constexpr LinearRow row_of(std::string_view name, Verdict (*accepts)(const LinearQuery&)) {
-  return {.name = name,
-          .accepts = accepts,
-          .footprint = [](const LinearQuery& q) { return footprint(q, library); },
-          .forward = [](const LinearQuery& q, const LinearForward& t, void*, const Stream&) { forward(q, t, library); },
-          .backward = [](const LinearQuery& q, const LinearBackward& t, void* workspace,
-                         const Stream&) { backward(q, t, workspace, library); },
-          .pack = pack};
+  return {
+      .name = name,
+      .accepts = accepts,
+      .footprint = [](const LinearQuery& q) { return footprint(q, library); },
+      .forward = [](const LinearQuery& q, const LinearForward& t, void*, const Stream&) { forward(q, t, context_of(q, library)); },
+      .backward = [](const LinearQuery& q, const LinearBackward& t, void* workspace,
+                     const Stream&) { backward(q, t, workspace, context_of(q, library)); },
+      .pack = pack,
+      .prepare = library ? prepare : nullptr};
 }
 
 }  // namespace

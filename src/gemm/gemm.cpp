@@ -21,6 +21,10 @@ bool library_serves(const Gemm& p, const GemmContext& context) {
 }  // namespace
 
 void gemm(const Gemm& p, const GemmContext& context) {
+  if (context.prepares) {
+    if (library_serves(p, context)) onednn_prepare(p, context.threads);
+    return;
+  }
   if (!library_serves(p, context) || !onednn_gemm(p, context.threads)) {
     gemm_own(p, context.threads, context.isa);
     return;

@@ -53,7 +53,8 @@ struct Gemm {
 struct GemmContext {
   int threads = 1;
   Isa isa = Isa::portable;
-  bool library = true;  // oneDNN may serve; false: our micro-kernel, the same bits for any thread count, m and n
+  bool library = true;    // oneDNN may serve; false: our micro-kernel, the same bits for any thread count, m and n
+  bool prepares = false;  // makes what a library keeps for products of this form; no element is read or written
 };
 
 bool has_onednn();

@@ -12,6 +12,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <compare>
 #include <limits>
 #include <map>
@@ -120,6 +121,8 @@ Primitive make(const Key& key) {
   return out;
 }
 
+std::atomic<std::uint64_t> primitives_made = 0;
+
 /// The primitive of a key, made at most once while it is kept; the one that was not used longest makes room.
 Primitive primitive_of(const Key& key) {
   static std::mutex lock;
@@ -132,6 +135,7 @@ Primitive primitive_of(const Key& key) {
       kept.erase(std::min_element(kept.begin(), kept.end(),
                                   [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
     found = kept.emplace(key, make(key)).first;
+    ++primitives_made;
   }
   found->second.last_use = ++uses;
   return found->second;
@@ -151,23 +155,27 @@ class ThreadCount {
 
 memory view(const memory::desc& description, const void* data) { return {description, engine(), const_cast<void*>(data)}; }
 
+Key key_of(const Gemm& p, int threads) {
+  return {.m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .lda = p.lda,
+          .ldb = p.ldb,
+          .ldc = p.ldc,
+          .transpose_a = p.transpose_a,
+          .transpose_b = p.transpose_b,
+          .bias = p.bias != nullptr,
+          .accumulate = p.accumulate,
+          .type = p.a_type,
+          .c_type = p.c_type,
+          .bias_type = p.bias_type,
+          .activation = onednn_activates(p) ? p.finish.activation : GemmActivation::none,
+          .threads = threads};
+}
+
 bool execute(const Gemm& p, int threads) {
   const ThreadCount guard(threads);
-  const Primitive primitive = primitive_of({.m = p.m,
-                                            .n = p.n,
-                                            .k = p.k,
-                                            .lda = p.lda,
-                                            .ldb = p.ldb,
-                                            .ldc = p.ldc,
-                                            .transpose_a = p.transpose_a,
-                                            .transpose_b = p.transpose_b,
-                                            .bias = p.bias != nullptr,
-                                            .accumulate = p.accumulate,
-                                            .type = p.a_type,
-                                            .c_type = p.c_type,
-                                            .bias_type = p.bias_type,
-                                            .activation = onednn_activates(p) ? p.finish.activation : GemmActivation::none,
-                                            .threads = threads});
+  const Primitive primitive = primitive_of(key_of(p, threads));
   if (primitive.declined || primitive.scratchpad.get_size() > most_scratch) return false;
   const auto scratch = static_cast<std::int64_t>((primitive.scratchpad.get_size() + sizeof(float) - 1) / sizeof(float));
   const float* memory_of_scratch = thread_scratch(ScratchSlot::library, scratch);
@@ -230,14 +238,33 @@ bool onednn_accepts(const Gemm& p) {
 /// Not relu: oneDNN's makes 0 of NaN.
 bool onednn_activates(const Gemm& p) { return p.finish.replaces && p.finish.activation > GemmActivation::relu; }
 
-bool onednn_gemm(const Gemm& p, int threads) {
+namespace {
+
+/// f(), with oneDNN's faults as ours.
+template <class F>
+auto with_errors(const Gemm& p, const F& f) {
   try {
-    return execute(p, threads);
+    return f();
   } catch (const dnnl::error& error) {
     const ErrorCode code = error.status == dnnl_out_of_memory ? ErrorCode::out_of_memory : ErrorCode::device;
     throw Error(code, "gemm",
                 text("expected oneDNN to multiply [", p.m, ", ", p.k, "] by [", p.k, ", ", p.n, "], got: ", error.what()));
   }
 }
+
+}  // namespace
+
+bool onednn_gemm(const Gemm& p, int threads) {
+  return with_errors(p, [&] { return execute(p, threads); });
+}
+
+void onednn_prepare(const Gemm& p, int threads) {
+  with_errors(p, [&] {
+    const ThreadCount guard(threads);
+    primitive_of(key_of(p, threads));
+  });
+}
+
+std::uint64_t onednn_primitives_made() { return primitives_made; }
 
 }  // namespace everglow

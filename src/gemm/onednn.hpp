@@ -11,6 +11,10 @@ bool onednn_accepts(const Gemm& product);
 /// False, with nothing written, where oneDNN asks for more scratch memory than may be kept or has its reference implementation
 /// alone. Its faults come as Error.
 bool onednn_gemm(const Gemm& product, int threads);
+/// Makes the primitive that onednn_gemm takes for products of this form; their elements are not looked at.
+void onednn_prepare(const Gemm& product, int threads);
+/// Primitives that were made so far, in all threads.
+std::uint64_t onednn_primitives_made();
 
 /// Whether its product ends with the activation that `finish` would write over C.
 bool onednn_activates(const Gemm& product);

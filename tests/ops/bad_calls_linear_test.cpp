@@ -10,7 +10,7 @@ namespace {
 struct Linear {
   test::Pool pool;
   LinearDescription description{.inputs = 8, .outputs = 4, .activation = Activation::relu, .training = true};
-  LinearSizes sizes{5};
+  LinearSizes sizes{5}, prepared{5};
   DeviceDescription device = Device::cpu();
   PlanOptions options;
   LinearPlan plan{description, sizes};
@@ -37,6 +37,7 @@ struct Linear {
     if (where == "linear.forward") plan.forward(forward, workspace, stream);
     if (where == "linear.backward") plan.backward(backward, workspace, stream);
     if (where == "linear.pack") plan.pack(weight, packed, stream);
+    if (where == "linear.prepare") plan.prepare(prepared);
   }
   /// Weights packed for another description, in memory of the right size.
   void pack_for_another() {
@@ -220,9 +221,17 @@ constexpr Entry backwards[] = {
      [](Linear& w) { w.plan = LinearPlan(w.description, w.sizes, Device::cpu(), {.force = "reference.linear"}); }},
 };
 
+constexpr Entry preparations[] = {
+    {"more rows than the plan's", "linear.prepare", invalid, "batch: expected 0 ... 5, got 6", [](Linear& w) { w.prepared = {6}; }},
+    {"rows below none", "linear.prepare", invalid, "batch: expected 0 ... 5, got -1", [](Linear& w) { w.prepared = {-1}; }},
+    {"preparing for a device by name", "linear.prepare", ErrorCode::device, "expected a device that is present, got a plan for ",
+     [](Linear& w) { w.plan = LinearPlan(w.description, w.sizes, DeviceDescription::named("h200")); }},
+};
+
 TEST(BadCalls, LinearPlans_sanitize) { test::expect_bad_calls<Linear>(plans); }
 TEST(BadCalls, LinearForward_sanitize) { test::expect_bad_calls<Linear>(forwards); }
 TEST(BadCalls, LinearBackwardAndPack_sanitize) { test::expect_bad_calls<Linear>(backwards); }
+TEST(BadCalls, LinearPreparation_sanitize) { test::expect_bad_calls<Linear>(preparations); }
 
 }  // namespace
 }  // namespace everglow

@@ -1,5 +1,6 @@
 // What a linear plan promises beside its numbers: packing, strides, equal bits for any thread count, explanations and error texts.
 #include "cases/proof/linear.hpp"
+#include "gemm/onednn.hpp"
 #include "support/tensor.hpp"
 
 #include <gtest/gtest.h>
@@ -113,6 +114,55 @@ TEST(LinearContract, AKeyOfAnotherDescriptionOrRowIsRefused) {
   EXPECT_EQ(reference.packed_bytes(), 0U);
   expect_error(ErrorCode::unsupported, "no packed form", [&] { reference.forward(forward, {}); });
   expect_error(ErrorCode::unsupported, "no packed form", [&] { reference.pack(t.weight, packed); });
+}
+
+/// Counted, not timed: oneDNN's primitives that runs of dense tensors make. Sizes that no other test has.
+TEST(LinearContract, APreparedPlanMakesNothingAtItsFirstRun) {
+  if (!has_onednn()) GTEST_SKIP() << "built without oneDNN";
+  std::int64_t batch = 211;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const auto layout : {LinearLayout::outputs_inputs, LinearLayout::inputs_outputs})
+      for (const auto activation : {Activation::none, Activation::silu})
+        for (const bool training : {false, true}) {
+          if (!onednn_multiplies(dtype)) continue;
+          SCOPED_TRACE(std::string(name(dtype)) + " " + std::to_string(batch));
+          const Problem p{
+              {.inputs = 96, .outputs = 160, .dtype = dtype, .layout = layout, .activation = activation, .training = training},
+              {++batch}};
+          const LinearPlan plan = plan_of(p, dtype, {.threads = 2, .force = "onednn.linear"});
+          const auto made_by = [](const auto& call) {
+            const std::uint64_t before = onednn_primitives_made();
+            call();
+            return onednn_primitives_made() - before;
+          };
+          const auto all_runs = [&] {
+            const test::Scratch scratch(plan.workspace_bytes());
+            const Workspace workspace{scratch.data(), scratch.bytes()};
+            for (const DType gradients : {dtype, DType::f32}) {
+              Tensors t(p, dtype, 0, gradients);
+              fill(t);
+              for (const bool bias : {false, true}) {
+                LinearForward forward = t.forward(p);
+                if (!bias) forward.bias = {};
+                plan.forward(forward, workspace);
+              }
+              for (const bool accumulate : {false, true})
+                if (training) plan.backward(t.backward(accumulate), workspace);
+            }
+          };
+          EXPECT_GE(made_by([&] { plan.prepare({batch}); }), training ? 5U : 2U);
+          EXPECT_EQ(made_by(all_runs), 0U);
+          EXPECT_EQ(made_by([&] { plan.prepare({batch}); }), 0U);
+          EXPECT_GT(made_by([&] { plan.prepare({batch - 100}); }), 0U) << "another shape";
+        }
+}
+
+TEST(LinearContract, PreparingIsNothingWhereNoLibraryServes) {
+  const Problem p{{.inputs = 96, .outputs = 160, .training = true}, {190}};
+  const std::uint64_t before = onednn_primitives_made();
+  for (const char* row : {"cpu.linear", "reference.linear"}) plan_of(p, DType::f32, {.force = row}).prepare({190});
+  plan_of(p, DType::f32, {}).prepare({0});
+  EXPECT_EQ(onednn_primitives_made(), before);
 }
 
 TEST(LinearContract, ThreadsDoNotChangeTheBits) {

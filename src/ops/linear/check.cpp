@@ -60,6 +60,11 @@ void check(const LinearQuery& query) {
           "layout: expected outputs_inputs or inputs_outputs, got ", static_cast<int>(d.layout));
 }
 
+void check(const LinearQuery& query, const LinearSizes& sizes) {
+  require(sizes.batch >= 0 && sizes.batch <= query.sizes.batch, ErrorCode::invalid_argument, "linear.prepare",
+          "batch: expected 0 ... ", query.sizes.batch, ", got ", sizes.batch);
+}
+
 void check(const LinearQuery& query, const ConstTensorView& weight, const PackedWeights& packed, const Packing& packing) {
   constexpr std::string_view where = "linear.pack";
   check_weight(where, query, weight);

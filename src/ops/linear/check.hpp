@@ -12,6 +12,8 @@ struct Packing {
 };
 
 void check(const LinearQuery& query);
+/// Of `prepare`.
+void check(const LinearQuery& query, const LinearSizes& sizes);
 /// Returns the tensors with leading dimensions folded: [batch, columns].
 LinearForward check(const LinearQuery& query, const LinearForward& tensors, const Packing& packing);
 LinearBackward check(const LinearQuery& query, const LinearBackward& tensors, const Packing& packing);

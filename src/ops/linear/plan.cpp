@@ -69,6 +69,12 @@ void LinearPlan::pack(const ConstTensorView& weight, PackedWeights& packed, cons
   packed.key = impl_->packing.key;
 }
 
+void LinearPlan::prepare(const LinearSizes& sizes) const {
+  require_runnable("linear.prepare", impl_->query.device, {impl_->query.device.device});
+  linear::check(impl_->query, sizes);
+  if (impl_->row->prepare != nullptr) impl_->row->prepare(impl_->query, sizes);
+}
+
 void LinearPlan::forward(const LinearForward& tensors, const Workspace& workspace, const Stream& stream) const {
   require_runnable("linear.forward", impl_->query.device, stream);
   const LinearForward checked = linear::check(impl_->query, tensors, impl_->packing);
