@@ -7,10 +7,10 @@ fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 cores() { nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2; }
 
-# packages SET...: the names in these sets of scripts/packages.txt.
+# packages SET...: the names in these sets of scripts/packages.txt that are for this processor.
 packages() {
   for set in "$@"; do
-    awk -v set="$set" '$1 == set { print $2 }' scripts/packages.txt
+    awk -v set="$set" -v machine="$(uname -m)" '$1 == set && ($3 == "" || $3 == machine) { print $2 }' scripts/packages.txt
   done
 }
 
