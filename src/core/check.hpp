@@ -71,6 +71,14 @@ Tensors with_dropout_numbers(const Tensors& tensors) {
   out.dropout_state = {};
   return out;
 }
+/// run(tensors) as a row may see them: copied only where a CPU has to read the numbers first.
+template <class Tensors, class Run>
+void run_with_dropout_numbers(Device device, const Tensors& tensors, const Run& run) {
+  if (device.kind == DeviceKind::cpu && tensors.dropout_state.given())
+    run(with_dropout_numbers(tensors));
+  else
+    run(tensors);
+}
 /// All dimensions but the last as one, [rows, columns]. Throws where the strides of the leading dimensions do not fold.
 ConstTensorView folded(std::string_view where, std::string_view argument, const ConstTensorView& view);
 TensorView folded(std::string_view where, std::string_view argument, const TensorView& view);

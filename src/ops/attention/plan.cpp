@@ -47,16 +47,16 @@ void AttentionPlan::forward(const AttentionForward& tensors, const Workspace& wo
   require_runnable("attention.forward", impl_->query.device, stream);
   attention::check(impl_->query, tensors);
   require_workspace("attention.forward", workspace, impl_->footprint.workspace);
-  const bool on_cpu = impl_->query.device.device.kind == DeviceKind::cpu;
-  impl_->row->forward(impl_->query, on_cpu ? with_dropout_numbers(tensors) : tensors, workspace.data, stream);
+  run_with_dropout_numbers(impl_->query.device.device, tensors,
+                           [&](const AttentionForward& t) { impl_->row->forward(impl_->query, t, workspace.data, stream); });
 }
 
 void AttentionPlan::backward(const AttentionBackward& tensors, const Workspace& workspace, const Stream& stream) const {
   require_runnable("attention.backward", impl_->query.device, stream);
   attention::check(impl_->query, tensors);
   require_workspace("attention.backward", workspace, impl_->footprint.workspace);
-  const bool on_cpu = impl_->query.device.device.kind == DeviceKind::cpu;
-  impl_->row->backward(impl_->query, on_cpu ? with_dropout_numbers(tensors) : tensors, workspace.data, stream);
+  run_with_dropout_numbers(impl_->query.device.device, tensors,
+                           [&](const AttentionBackward& t) { impl_->row->backward(impl_->query, t, workspace.data, stream); });
 }
 
 }  // namespace everglow

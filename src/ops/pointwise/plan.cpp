@@ -41,8 +41,8 @@ void PointwisePlan::run(const PointwiseRun& tensors, const Workspace& workspace,
   require_runnable("pointwise.run", impl_->query.device, stream);
   pointwise::check(impl_->query, tensors);
   require_workspace("pointwise.run", workspace, impl_->footprint.workspace);
-  const bool on_cpu = impl_->query.device.device.kind == DeviceKind::cpu;
-  impl_->row->run(impl_->query, on_cpu ? with_dropout_numbers(tensors) : tensors, workspace.data, stream);
+  run_with_dropout_numbers(impl_->query.device.device, tensors,
+                           [&](const PointwiseRun& t) { impl_->row->run(impl_->query, t, workspace.data, stream); });
 }
 
 }  // namespace everglow
