@@ -8,7 +8,8 @@
 namespace everglow {
 namespace {
 
-/// Four query heads on two key heads of 8, at most 2 rows of 3 queries and 5 keys, with key lengths, a bias and ALiBi slopes.
+/// Four query heads on two key heads of 8, at most 2 rows of 3 queries and 5 keys, with key lengths, a bias and ALiBi slopes, and
+/// a status, which a CPU leaves alone: it throws.
 struct Attention {
   test::Pool pool;
   AttentionDescription description{
@@ -19,9 +20,9 @@ struct Attention {
   AttentionPlan plan{description, sizes, device, options};
   TensorView q = queries(), k = keys(), v = keys(), o = queries(), lse = pool.tensor(DType::f32, {2, 4, 3});
   TensorView lengths = pool.tensor(DType::i32, {2}), slopes = pool.tensor(DType::f32, {4});
-  TensorView bias = pool.tensor(DType::f32, {1, 4, 3, 5});
+  TensorView bias = pool.tensor(DType::f32, {1, 4, 3, 5}), status = pool.tensor(DType::i32, {1});
   AttentionForward forward{
-      .q = q, .k = k, .v = v, .o = o, .lse = lse, .key_lengths = lengths, .alibi_slopes = slopes, .bias = bias};
+      .q = q, .k = k, .v = v, .o = o, .lse = lse, .key_lengths = lengths, .alibi_slopes = slopes, .bias = bias, .status = status};
   AttentionBackward backward{.q = q,
                              .k = k,
                              .v = v,
@@ -35,12 +36,20 @@ struct Attention {
                              .dq = queries(),
                              .dk = keys(),
                              .dv = keys(),
-                             .dbias = pool.tensor(DType::f32, {1, 4, 3, 5})};
+                             .dbias = pool.tensor(DType::f32, {1, 4, 3, 5}),
+                             .status = status};
   Workspace workspace = pool.workspace(plan.workspace_bytes());
   Stream stream;
 
   TensorView queries() { return pool.tensor(DType::f32, {2, 3, 4, 8}); }
   TensorView keys() { return pool.tensor(DType::f32, {2, 5, 2, 8}); }
+  /// The same layer in bf16, but for the bias.
+  void in_bf16() {
+    description.dtype = DType::bf16;
+    plan = AttentionPlan(description, sizes, device, options);
+    for (ConstTensorView* view : {&forward.q, &forward.k, &forward.v}) view->dtype = DType::bf16;
+    forward.o.dtype = DType::bf16;
+  }
   std::int32_t& length(int row) { return static_cast<std::int32_t*>(lengths.data)[row]; }
   void call(std::string_view where) {
     if (where == "attention.plan") AttentionPlan(description, sizes, device, options);
@@ -159,6 +168,12 @@ constexpr Entry forwards[] = {
      [](Attention& w) {
        w.forward.bias = w.pool.tensor(DType::f32, {3, 5});
      }},
+    {"bias in bf16 beside f32", "attention.forward", mismatch, "bias: expected [1, 4, 3, 5] f32 cpu, got [1, 4, 3, 5] bf16 cpu",
+     [](Attention& w) { w.forward.bias.dtype = DType::bf16; }},
+    {"bias in f32 beside bf16", "attention.forward", mismatch, "bias: expected [1, 4, 3, 5] bf16 cpu, got [1, 4, 3, 5] f32 cpu",
+     [](Attention& w) { w.in_bf16(); }},
+    {"status over lse", "attention.forward", invalid, "lse: expected memory apart from status, got an overlap",
+     [](Attention& w) { w.forward.status.data = w.lse.data; }},
     {"status in f32", "attention.forward", mismatch, "status: expected [1] i32 cpu, got [1] f32 cpu",
      [](Attention& w) { w.forward.status = w.pool.tensor(DType::f32, {1}); }},
     {"workspace too short", "attention.forward", ErrorCode::out_of_memory, "workspace: expected at least",

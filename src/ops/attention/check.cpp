@@ -247,7 +247,7 @@ void check(const AttentionQuery& query, const AttentionForward& t) {
   checks.inputs();
   checks.of_queries("o", t.o, d.value_dim);
   if (d.training || t.lse.given()) checks.statistic("lse", t.lse);
-  checks.apart({named("o", t.o), named("lse", t.lse)}, {});
+  checks.apart({named("o", t.o), named("lse", t.lse), {"status", t.status}}, {});
 }
 
 void check(const AttentionQuery& query, const AttentionBackward& t) {
@@ -268,7 +268,7 @@ void check(const AttentionQuery& query, const AttentionBackward& t) {
     require(t.dbias.size(0) == t.bias.size(0) && t.dbias.size(1) == t.bias.size(1), ErrorCode::invalid_argument, where,
             "dbias: expected the shape of bias, got ", to_string(t.dbias));
   }
-  checks.apart({named("dq", t.dq), named("dk", t.dk), named("dv", t.dv), named("dbias", t.dbias)},
+  checks.apart({named("dq", t.dq), named("dk", t.dk), named("dv", t.dv), named("dbias", t.dbias), {"status", t.status}},
                {named("o", t.o), named("lse", t.lse), named("d_o", t.d_o), named("dlse", t.dlse)});
 }
 
