@@ -107,6 +107,8 @@ TEST(Attention, GradientsOfTheReferenceAreDifferences_sanitize) {
   expect_differences(
       cases::parse("attention batch=2 queries=4 keys=4 heads=2 head_dim=2 softcap=1.5 alibi=1 bias=full window_left=1"));
   expect_differences(cases::parse("attention batch=2 queries=3 keys=3 heads=2 head_dim=2 bias=broadcast dropout=0.3 softcap=2"));
+  expect_differences(cases::parse(
+      "attention batch=1 queries=4 keys=5 heads=2 head_dim=2 scale=0.7 window_left=2 window_right=1 alignment=top_left"));
   expect_differences(cases::parse("attention batch=3 queries=3 keys=4 heads=2 head_dim=2 bias=heads alibi=rows packed=1 causal=1"));
   expect_differences(
       cases::parse("attention batch=2 queries=4 keys=3 heads=2 kv_heads=1 head_dim=2 bias=rows dropout=0.2 packed=1"));

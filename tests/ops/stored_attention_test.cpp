@@ -44,24 +44,29 @@ void expect_cases(const std::vector<StoredCase>& cases, DType computed) {
     for (const DType dtype : {DType::f64, DType::f32}) {
       if (dtype == DType::f64 && computed == DType::f32) continue;
       SCOPED_TRACE(c.name + ", " + std::string(name(dtype)));
-      const AttentionDescription d{.heads = static_cast<std::int64_t>(c.number("heads")),
-                                   .kv_heads = static_cast<std::int64_t>(c.number("kv_heads")),
-                                   .head_dim = c.size("q", 3),
-                                   .scale = static_cast<float>(c.number("scale")),
-                                   .causal = c.number("causal") != 0,
-                                   .alignment = CausalAlignment::top_left,
-                                   .window_left = c.whole("left", -1),
-                                   .window_right = c.whole("right", -1),
-                                   .bias = c.has("bias"),
-                                   .query_lengths = c.has("query_lengths"),
-                                   .key_lengths = c.has("key_lengths"),
-                                   .dtype = dtype,
-                                   .training = true};
+      const AttentionDescription d{
+          .heads = static_cast<std::int64_t>(c.number("heads")),
+          .kv_heads = static_cast<std::int64_t>(c.number("kv_heads")),
+          .head_dim = c.size("q", 3),
+          .value_dim = c.size("v", 3),
+          .scale = static_cast<float>(c.number("scale")),
+          .causal = c.number("causal") != 0,
+          .alignment = c.whole("bottom_right", 0) != 0 ? CausalAlignment::bottom_right : CausalAlignment::top_left,
+          .window_left = c.whole("left", -1),
+          .window_right = c.whole("right", -1),
+          .softcap = c.numbers.contains("softcap") ? static_cast<float>(c.number("softcap")) : 0,
+          .alibi = c.has("slopes"),
+          .bias = c.has("bias"),
+          .query_lengths = c.has("query_lengths"),
+          .key_lengths = c.has("key_lengths"),
+          .dtype = dtype,
+          .training = true};
       const AttentionSizes sizes{.batch = c.size("q", 0), .queries = c.size("q", 1), .keys = c.size("k", 1)};
       proof::AttentionInputs in;
       in.q = c.values("q"), in.k = c.values("k"), in.v = c.values("v"), in.d_o = c.values("d_o");
-      in.dlse.assign(c.values("lse").size(), 0);
-      if (d.bias) in.bias = c.values("bias"), in.bias_rows = in.bias_heads = 1;
+      in.dlse = c.has("dlse") ? c.values("dlse") : Values(c.values("lse").size(), 0);
+      if (d.bias) in.bias = c.values("bias"), in.bias_rows = c.size("bias", 0), in.bias_heads = c.size("bias", 1);
+      if (d.alibi) in.slopes = c.values("slopes"), in.slope_rows = c.tensors.at("slopes").shape.size() == 2 ? sizes.batch : 0;
       if (d.query_lengths) in.query_lengths = c.values("query_lengths");
       if (d.key_lengths) in.key_lengths = c.values("key_lengths");
       expect_attention(c, d, sizes, in, dtype == computed ? 1 : 0x1p-29);

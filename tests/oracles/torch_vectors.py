@@ -77,6 +77,67 @@ def attention(out):
         if with_bias:
             fields.update(bias=bias, dbias=bias.grad)
         out.case(f"attention {name}", **fields)
+    attention_by_formula(out)
+
+
+def attention_by_formula(out):
+    """Options that scaled_dot_product_attention has not, or hides LSE of: the formula, differentiated by autograd."""
+    batch, queries, keys, width = 2, 4, 6, 5
+    cases = {
+        "value_dim": dict(value_dim=3),
+        "softcap": dict(softcap=0.75),
+        "slopes": dict(slopes=(2,)),
+        "slopes_of_rows": dict(slopes=(batch, 2), causal=1, bottom_right=1),
+        "bias_of_heads": dict(bias=(1, 2)),
+        "bias_of_rows": dict(bias=(batch, 1)),
+        "bias_of_all": dict(bias=(batch, 2)),
+        "causal_bottom_right": dict(causal=1, bottom_right=1),
+        "window_bottom_right": dict(left=1, right=1, bottom_right=1),
+        "lse_gradient": dict(dlse=True),
+        "all": dict(heads=4, value_dim=7, softcap=1.5, slopes=(batch, 4), bias=(1, 4), causal=1, bottom_right=1, left=3,
+                    key_lengths=[6, 5], dlse=True),
+    }
+    for name, options in cases.items():
+        heads, kv_heads, scale = options.get("heads", 2), 2, 0.5
+        q, k = needs_gradient(draw(batch, queries, heads, width), draw(batch, keys, kv_heads, width))
+        (v,) = needs_gradient(draw(batch, keys, kv_heads, options.get("value_dim", width)))
+        d_o = draw(batch, queries, heads, v.shape[3])
+        (bias,) = needs_gradient(draw(*options.get("bias", (1, 1)), queries, keys))
+        slopes = draw(*options.get("slopes", (1,)), low=8, high=48)
+        dlse = draw(batch, heads, queries) if "dlse" in options else torch.zeros(batch, heads, queries)
+        lengths = torch.tensor(options.get("key_lengths", [keys] * batch))
+        diagonal = (lengths - queries if "bottom_right" in options else 0 * lengths)[:, None, None, None]
+        i, j = torch.arange(queries)[:, None] + diagonal, torch.arange(keys)
+        seen = j < lengths[:, None, None, None]
+        if "causal" in options:
+            seen = seen & (j <= i)
+        seen = seen & (j >= i - options.get("left", keys)) & (j <= i + options.get("right", keys))
+        by_head = [t.transpose(1, 2).repeat_interleave(heads // t.shape[2], dim=1) for t in (q, k, v)]
+        scores = scale * by_head[0] @ by_head[1].transpose(2, 3)
+        if "softcap" in options:
+            scores = options["softcap"] * torch.tanh(scores / options["softcap"])
+        if "bias" in options:
+            scores = scores + bias
+        if "slopes" in options:
+            scores = scores - (slopes if slopes.dim() == 2 else slopes[None])[:, :, None, None] * (i - j).abs()
+        scores = scores.masked_fill(~seen, float("-inf"))
+        o, lse = (scores.softmax(-1) @ by_head[2]).transpose(1, 2), scores.logsumexp(-1)
+        ((o * d_o).sum() + (lse * dlse).sum()).backward()
+        fields = dict(heads=heads, kv_heads=kv_heads, causal=0, scale=scale, q=q, d_o=d_o, o=o, lse=lse, dq=q.grad)
+        fields.update({key: value for key, value in options.items() if isinstance(value, (int, float)) and key != "dlse"})
+        shown_k, shown_v = k.detach().clone(), v.detach().clone()
+        for row, length in enumerate(lengths):
+            shown_k[row, length:] = shown_v[row, length:] = float("nan")
+        fields.update(k=shown_k, v=shown_v, dk=k.grad, dv=v.grad)
+        if "key_lengths" in options:
+            fields["key_lengths"] = lengths
+        if "bias" in options:
+            fields.update(bias=bias, dbias=bias.grad)
+        if "slopes" in options:
+            fields["slopes"] = slopes
+        if "dlse" in options:
+            fields["dlse"] = dlse
+        out.case(f"attention {name}", **fields)
 
 
 def softmax(out):
