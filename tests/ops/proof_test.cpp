@@ -13,6 +13,7 @@ TEST_P(EveryRow, AgreesWithTheReference) {
   const auto proof = proof::make_proof(GetParam());
   for (const bool deterministic : {false, true})
     for (const std::string& row : proof::accepting_rows(*proof, {.deterministic = deterministic})) {
+      if (deterministic && row.starts_with("reference")) continue;  // computes in one way
       SCOPED_TRACE(row + (deterministic ? " deterministic" : ""));
       for (const auto& finding : proof->run({.threads = 2, .force = row, .deterministic = deterministic}))
         EXPECT_EQ("", finding.fault) << finding.direction << ' ' << finding.tensor;
