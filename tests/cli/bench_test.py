@@ -252,6 +252,17 @@ class Page(html.parser.HTMLParser):
         self.open.pop()
 
 
+def committed(folder):
+    """The files that docs/bench.md quotes can be drawn and compared."""
+    results = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'bench', 'results')
+    files = [os.path.join(results, name) for name in sorted(os.listdir(results)) if name.startswith('cpu_')]
+    check(files, results)
+    result = run('bench', 'report', *files, '--html', os.path.join(folder, 'all.html'))
+    check(result.returncode == 0, result.stderr)
+    for file in files:
+        check(run('bench', 'compare', file, file).returncode == 0, file)
+
+
 def report(folder):
     rows, torch, page = (os.path.join(folder, name) for name in ('rows.jsonl', 'torch.jsonl', 'page.html'))
     check(run(*LINEAR, '--peers', '--out', rows).returncode == 0, 'rows')
@@ -335,5 +346,6 @@ with tempfile.TemporaryDirectory() as temporary:
     tables(temporary)
     comparison(temporary)
     report(temporary)
+    committed(temporary)
 wrong_arguments()
 print('bench: all well')
