@@ -8,6 +8,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cmath>
+
 namespace everglow {
 namespace {
 
@@ -65,6 +67,37 @@ TEST_F(CudaRecurrent, LengthsOutOfRangeAreClampedAndReported_sanitize) {
     EXPECT_EQ(status.at(0), 4 + status_lengths) << "backward";
     expect_same(clamped, expected);
   }
+}
+
+/// A sum and the stored gradient are rounded once each: to f32, or to f16 beside f16's own rounding of what did not accumulate.
+TEST_F(CudaRecurrent, AccumulateAddsToTheWeightGradients_sanitize) {
+  for (const char* cell : {"lstm", "gru", "gru_reset_before"})
+    for (const char* gradient : {"f16", "f32"}) {
+      SCOPED_TRACE(std::string(cell) + ' ' + gradient);
+      const RecurrentProblem p =
+          problem(std::string("steps=4 batch=3 inputs=5 hidden=6 dtype=f16 gradient_dtype=") + gradient + " cell=" + cell);
+      RecurrentResult expected = run(p, [](auto&) {}), added = expected;
+      const auto fresh = expected.outputs();
+      std::vector<std::vector<double>> values;
+      for (const auto& [name, tensor] : fresh) values.push_back(tensor.values());
+      for (proof::HostWeights& w : added.dweights)
+        for (HostTensor* tensor : {&w.w_ih, &w.w_hh, &w.b_ih, &w.b_hh}) tensor->fill(0.75);
+      const auto weights = p.weight_views();
+      const auto gradients = proof::gradient_views(added);
+      RecurrentBackward backward = proof::backward_tensors(p, added, weights, gradients);
+      backward.accumulate = true;
+      proof::backward_on(card, plan_of(p), backward, added.workspace);
+      for (std::size_t i = 0; i < fresh.size(); ++i) {
+        const bool weight = fresh[i].first.starts_with("w_") || fresh[i].first.starts_with("b_");
+        const double unit = weight ? proof::unit_roundoff(p.gradient_dtype) : 0;
+        std::vector<double> sums, bounds;
+        for (const double value : values[i]) {
+          sums.push_back(value + (weight ? 0.75 : 0));
+          bounds.push_back(2 * unit * (std::fabs(value) + 0.75));
+        }
+        EXPECT_EQ("", proof::compare(fresh[i].second.values(), sums, bounds)) << fresh[i].first;
+      }
+    }
 }
 
 TEST_F(CudaRecurrent, DropoutReadsItsStateOnTheCard_sanitize) {

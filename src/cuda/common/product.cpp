@@ -17,21 +17,25 @@ constexpr std::uintptr_t workspace_line = 256;
 struct Operand {
   bool transposed = false;
   std::int64_t ld = 0;
+  bool fits = true;  // lines that stand apart, one after the other: all that the library knows
 };
 Operand operand_of(const Matrix& m) {
   const bool transposed = m.step != 1;
-  return {transposed, std::max(transposed ? m.step : m.stride, transposed ? m.rows : m.columns)};
+  const std::int64_t apart = transposed ? m.step : m.stride;
+  const std::int64_t length = transposed ? m.rows : m.columns, lines = transposed ? m.columns : m.rows;
+  return {transposed, std::max(apart, length), (lines == 1 || apart >= length) && (!transposed || m.stride == 1)};
 }
 
 bool library_multiplies(const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate, const ProductContext& context) {
-  if (context.workspace == nullptr || c.step != 1) return false;
+  if (context.workspace == nullptr) return false;
   if (static_cast<double>(c.rows) * static_cast<double>(c.columns) * static_cast<double>(a.columns) < library_pays) return false;
   static const bool usable = cublaslt::status().usable;
   if (!usable) return false;
   const std::uintptr_t workspace =
       (reinterpret_cast<std::uintptr_t>(context.workspace) + workspace_line - 1) / workspace_line * workspace_line;
   // cuBLASLt counts columns first: what is [m, n] by rows here is [n, m] there, so that a and b change places.
-  const Operand left = operand_of(b), right = operand_of(a);
+  const Operand left = operand_of(b), right = operand_of(a), to = operand_of(c);
+  if (!left.fits || !right.fits || !to.fits || to.transposed) return false;
   const cublaslt::Form form{.m = c.columns,
                             .n = c.rows,
                             .k = a.columns,
@@ -39,7 +43,7 @@ bool library_multiplies(const Matrix& a, const Matrix& b, const Matrix& c, bool 
                             .transpose_b = right.transposed,
                             .lda = left.ld,
                             .ldb = right.ld,
-                            .ldd = operand_of(c).ld,
+                            .ldd = to.ld,
                             .in = a.dtype,
                             .out = DType::f32,
                             .math = context.math,

@@ -239,7 +239,8 @@ struct Forward {
   Matrix input() const {
     const recurrent::StepRows rows = recurrent::step_rows(t.x);
     const auto bytes = static_cast<std::size_t>(rows.stride) * size_of(s.dtype);
-    const bool even = rows.folds && bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(t.x.data) % 16 == 0;
+    const bool even =
+        rows.folds && rows.stride >= s.inputs && bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(t.x.data) % 16 == 0;
     if (even) return stored(const_cast<void*>(t.x.data), s.rows(), s.inputs, rows.stride);
     const std::int64_t stride = line(s.inputs, s.dtype);
     for (std::int64_t part = 0; part < (rows.folds ? 1 : s.steps); ++part) {
