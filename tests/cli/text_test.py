@@ -74,7 +74,7 @@ def score(folder):
     empty = file('empty', b'')
     check(written('score', empty, empty).startswith('BLEU = 0.00 0.0/0.0/0.0/0.0 (BP = 1.000 ratio = 0.000 hyp_len = 0'), 'nothing')
     shorter, binary = file('s', b'The cat\n'), file('b', b'a\nb\xff\nc\n')
-    refused(1, ('equally many lines', '1 lines', 'and 3 in'), 'score', shorter, references)
+    refused(1, ('equally many lines', 'got 1 in "', 'and 3 in'), 'score', shorter, references)
     refused(1, ('b:2: expected UTF-8, got byte 0xFF at byte 2 of the line',), 'score', binary, references)
     refused(1, ('No such file or directory', 'none'), 'score', os.path.join(folder, 'none'), references)
     refused(1, ('Is a directory',), 'score', folder, references)
