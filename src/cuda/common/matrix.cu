@@ -246,7 +246,11 @@ void copy_matrix(const Matrix& from, const Matrix& to, bool accumulate, cudaStre
   }
   if (from.dtype == DType::f32 && to.dtype != DType::f32) {
     visit_storage(to.dtype, [&](auto element) {
-      launch_elementwise<float, Stored<decltype(element)>>(params_of(from, {}, to, Identity{}), stream);
+      using T = Stored<decltype(element)>;
+      if (accumulate)
+        launch_elementwise<float, T>(params_of(from, to, to, Sum{}), stream);
+      else
+        launch_elementwise<float, T>(params_of(from, {}, to, Identity{}), stream);
     });
     return;
   }
