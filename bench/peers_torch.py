@@ -299,6 +299,7 @@ def main():
                         out.write(json.dumps(record) + '\n')
                         ratio = f"{record['ratio']:8.2f} x torch" if record['ratio'] else ''
                         print(f"{direction:17}{record['kernel']:26}{record['median_us']:11.1f} us {ratio}", flush=True)
+                    out.flush()  # a run that is cut off keeps what it timed
 
 
 if __name__ == '__main__':
