@@ -38,7 +38,7 @@ std::string measured_text(const std::vector<MeasuredPass>& passes) {
   std::vector<std::vector<std::string>> rows{{"pass", "predicted", "measured", "p10 to p90", "error"}};
   for (const MeasuredPass& p : passes)
     rows.push_back({p.name, time_text(p.predicted_us), time_text(p.measured_us),
-                    fmt::format("{} to {}", time_text(p.p10_us), time_text(p.p90_us)), fmt::format("{:+.0f} %", 100 * p.error())});
+                    fmt::format("{} to {}", time_text(p.p10), time_text(p.p90)), fmt::format("{:+.0f} %", 100 * p.error())});
   return "\nmeasured on " + bench::processor() + ", operands from memory\n" + aligned_table(rows);
 }
 
@@ -48,8 +48,8 @@ Json measured_json(const std::vector<MeasuredPass>& passes) {
     out.push_back({{"pass", p.name},
                    {"predicted_us", p.predicted_us},
                    {"measured_us", p.measured_us},
-                   {"p10_us", p.p10_us},
-                   {"p90_us", p.p90_us},
+                   {"p10", p.p10},
+                   {"p90", p.p90},
                    {"error", p.error()}});
   return out;
 }

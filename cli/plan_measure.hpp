@@ -15,8 +15,8 @@ namespace everglow::cli {
 struct MeasuredPass {
   std::string name;
   double predicted_us = 0;
-  double measured_us = 0;         // the least median of a lap
-  double p10_us = 0, p90_us = 0;  // of all samples
+  double measured_us = 0;   // the least median of a lap
+  double p10 = 0, p90 = 0;  // of all samples
   /// How much the prediction is above the measurement, as a share of it.
   double error() const { return predicted_us / measured_us - 1; }
 };

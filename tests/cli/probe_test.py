@@ -109,7 +109,7 @@ def measured_layers(tool):
         check(abs(total - value['time_us']) <= 1e-6 * total, plan, 'predictions of the passes sum up to the time', total)
         for p in value['measured']:
             check(p['measured_us'] > 0 and abs(p['predicted_us'] / p['measured_us'] - 1 - p['error']) < 1e-6, plan, p)
-            check(p['p10_us'] <= p['p90_us'], plan, p)
+            check(p['p10'] <= p['p90'], plan, p)
     text = tool.text(*ATTENTION, '--measure')
     for part in ('predicted', 'measured', 'p10 to p90', 'error', 'operands from memory'):
         check(part in text, part, 'in', text)
