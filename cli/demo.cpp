@@ -66,7 +66,7 @@ gnmt::TrainOptions fitting() {
   o.warmup = 100;
   o.steps = 2000;
   o.valid_every = 100;
-  o.until_exact = 99.5;
+  o.until_exact = 99.8;  // 499 of 500: a model that had just come to 498 missed 9 of the 500 numbers that it is tested on
   return o;
 }
 
