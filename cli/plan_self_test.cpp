@@ -207,13 +207,13 @@ void run_self_test(const SelfTest& options) {
   std::vector<Problem> problems = grid(options.problems);
   const ProbeResult probe = measure_grid(problems);
   use_figures(probe.figures);
-  write_probe(probe);
   predict_rows(problems);
   if (options.json)
     fmt::print("{}\n", self_test_json(problems, probe).dump(2));
   else
     fmt::print("{}", self_test_text(problems, probe));
   if (!options.out.empty()) write_rows(options.out, problems, probe);
+  write_probe(probe);  // last: a folder that cannot be written loses nothing of the result
 }
 
 }  // namespace everglow::cli

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <type_traits>
 
@@ -125,13 +126,15 @@ std::optional<DeviceFigures> kept_figures(int threads) {
     const auto found = json["figures"].find(name);
     const bool number = found != json["figures"].end() && found->is_number();
     const double read = number ? found->template get<double>() : -1;
-    if (!(read >= 0 && read < 1e15)) {
+    using T = std::remove_reference_t<decltype(value)>;
+    constexpr double most = std::is_integral_v<T> ? static_cast<double>(std::numeric_limits<T>::max()) : 1e15;
+    if (!(read >= 0 && read < most)) {
       whole = false;
       return;
     }
-    value = static_cast<std::remove_reference_t<decltype(value)>>(read);
+    value = static_cast<T>(read);
   });
-  if (!whole || out.cpu.threads < 1 || out.units < 1) return {};
+  if (!whole || out.cpu.threads != threads || out.units < 1) return {};
   out.source = "measured";
   return out;
 }

@@ -68,8 +68,8 @@ class EVERGLOW_API LinearPlan {
   /// Makes what a vendor's library otherwise makes at the first run of a shape, which then takes milliseconds longer: forward with
   /// and without bias and, where the plan trains, the gradients in f32 and in the storage type, accumulated or not, for dense
   /// tensors of these sizes (at most the plan's). Other strides are made at their first run. It is kept for all plans of the
-  /// process while it is among the 256 that were used last. Nothing happens where the row has no library's products. Throws as a
-  /// run does where the sizes or the device are not the plan's.
+  /// process while it is among the 256 that were used last. Nothing happens where the row has no products of oneDNN: on a GPU a
+  /// plain run makes what later ones use. Throws as a run does where the sizes or the device are not the plan's.
   void prepare(const LinearSizes& sizes) const;
   void forward(const LinearForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
   void backward(const LinearBackward& tensors, const Workspace& workspace, const Stream& stream = {}) const;

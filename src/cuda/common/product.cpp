@@ -36,6 +36,8 @@ bool library_multiplies(const Matrix& a, const Matrix& b, const Matrix& c, bool 
   // cuBLASLt counts columns first: what is [m, n] by rows here is [n, m] there, so that a and b change places.
   const Operand left = operand_of(b), right = operand_of(a), to = operand_of(c);
   if (!left.fits || !right.fits || !to.fits || to.transposed) return false;
+  constexpr std::int64_t most_size = (std::int64_t{1} << 31) - 1;  // cuBLASLt counts rows and columns in 32 bits
+  if (std::max({c.rows, c.columns, a.columns}) > most_size) return false;
   const cublaslt::Form form{.m = c.columns,
                             .n = c.rows,
                             .k = a.columns,

@@ -5,6 +5,7 @@
 #include "gemm/cublaslt.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace everglow {
@@ -64,7 +65,9 @@ bool copy_rows(const CopyParams& p, std::int64_t size, cudaStream_t stream) {
     return true;
   }
   const auto to_pitch = p.to_strides[0] * size, from_pitch = p.from_strides[0] * size;
-  if (std::min(to_pitch, from_pitch) < static_cast<std::int64_t>(width)) return false;
+  constexpr std::int64_t most_pitch = std::numeric_limits<std::int32_t>::max();  // that a card copies by
+  if (std::min(to_pitch, from_pitch) < static_cast<std::int64_t>(width) || std::max(to_pitch, from_pitch) > most_pitch)
+    return false;
   check(cudaMemcpy2DAsync(p.to, static_cast<std::size_t>(to_pitch), p.from, static_cast<std::size_t>(from_pitch), width,
                           static_cast<std::size_t>(p.shape[0]), cudaMemcpyDefault, stream),
         where);
@@ -126,7 +129,7 @@ void copy_views(const TensorView& to, const ConstTensorView& from, const Stream&
   card.synchronize();
 }
 
-BackendStatus status() {
+BackendStatus find_status() {
   const Cards& all = cards();
   if (all.count == 0) return {"cuda", false, all.reason};
   cudaDeviceProp properties{};
@@ -135,6 +138,12 @@ BackendStatus status() {
           text("toolkit ", CUDART_VERSION / 1000, '.', CUDART_VERSION % 1000 / 10, ", ", all.count,
                all.count == 1 ? " card: " : " cards, the first: ", properties.name, " of compute capability ", properties.major,
                '.', properties.minor)};
+}
+
+/// Asked for by every copy and event, found once.
+BackendStatus status() {
+  static const BackendStatus found = find_status();
+  return found;
 }
 
 void* allocate(std::size_t bytes, int index) {

@@ -240,8 +240,10 @@ Shape shape_of(const DeviceFigures& card, std::int64_t columns, std::int64_t byt
   constexpr std::int64_t unit = 8, reserved = 1024;  // columns of a segment are whole packs; static shared memory
   const std::int64_t most = (card.shared_bytes - reserved) / bytes_a_column / unit * unit;
   const auto slice = [&](std::int64_t blocks) { return ((columns + blocks - 1) / blocks + unit - 1) / unit * unit; };
+  // Clusters are in the machine code of 9.0 alone: newer cards run the PTX of 8.0, which has none.
+  const std::int64_t largest = card.capability == 90 ? card.largest_cluster : 1;
   std::int64_t blocks = 1;
-  while (2 * blocks <= card.largest_cluster && slice(blocks) * bytes_a_column > slice_bytes) blocks *= 2;
+  while (2 * blocks <= largest && slice(blocks) * bytes_a_column > slice_bytes) blocks *= 2;
   if (slice(blocks) <= most) return {static_cast<int>(blocks), slice(blocks), blocks};
   return {0, segment_columns, (columns + segment_columns - 1) / segment_columns};
 }
