@@ -298,7 +298,11 @@ def report(folder):
 
 def progress():
     """A bar on a terminal, gone at the end; nothing elsewhere."""
-    main, terminal = pty.openpty()
+    try:
+        main, terminal = pty.openpty()
+    except OSError as fault:
+        print(f'left out: the bar on a terminal ({fault})')
+        return
     with subprocess.Popen([TOOL, *LINEAR], stdout=subprocess.PIPE, stderr=terminal) as process:
         process.communicate(timeout=280)
     os.close(terminal)
