@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 namespace everglow::bench {
 namespace {
@@ -52,14 +51,6 @@ class Runner {
 };
 
 }  // namespace
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  const double place = q * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (values[above] - values[below]) * (place - std::floor(place));
-}
 
 std::vector<Samples> measure(const Problem& problem, std::size_t direction, const Timing& timing) {
   std::vector<Runner> runners;

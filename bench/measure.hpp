@@ -17,9 +17,6 @@ struct Samples {
   std::vector<double> us;  // one for each timed run, in order
 };
 
-/// The q-quantile, 0 ... 1, interpolated between neighbours. At least one value.
-double quantile(std::vector<double> values, double q);
-
 /// The samples of each row, in the order of the rows.
 std::vector<Samples> measure(const Problem& problem, std::size_t direction, const Timing& timing);
 

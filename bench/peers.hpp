@@ -12,6 +12,13 @@ struct LinearTensors {
   TensorView at(int tensor, std::int64_t set) const { return tensor < 0 ? TensorView() : sets.at(tensor, set); }
 };
 
+/// Rows of w_ih and w_hh for one hidden unit.
+constexpr int gates_of(Cell cell) {
+  if (cell == Cell::lstm) return 4;
+  return cell == Cell::gru || cell == Cell::gru_reset_before ? 3 : 1;
+}
+
+/// The tensors of one layer and direction.
 struct RecurrentNumbers {
   int w_ih = 0, w_hh = 0, b_ih = -1, b_hh = -1, w_hr = -1;
 };

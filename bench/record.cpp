@@ -3,6 +3,8 @@
 
 #include "everglow_bench_commit.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
@@ -68,6 +70,14 @@ std::string known(double value, const char* unit = "") { return value > 0 ? figu
 std::string json_number(double value) { return value > 0 ? number(value) : "null"; }
 
 }  // namespace
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  const double place = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (values[above] - values[below]) * (place - std::floor(place));
+}
 
 std::string json_line(const Record& r) {
   std::string samples;

@@ -30,6 +30,9 @@ std::string json_line(const Record& record);
 std::string table_head(const Record& first);  // of the table that begins with it
 std::string table_line(const Record& record);
 
+/// The q-quantile, 0 ... 1, interpolated between neighbours. At least one value.
+double quantile(std::vector<double> values, double q);
+
 /// The model of the processor as /proc/cpuinfo names it, else "cpu".
 std::string processor();
 

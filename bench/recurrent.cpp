@@ -22,11 +22,6 @@ std::vector<Views> views(const RecurrentTensors& t, const std::vector<RecurrentN
   return out;
 }
 
-int gates_of(Cell cell) {
-  if (cell == Cell::lstm) return 4;
-  return cell == Cell::gru || cell == Cell::gru_reset_before ? 3 : 1;
-}
-
 std::int64_t outputs_of(const RecurrentDescription& d) { return d.projection > 0 ? d.projection : d.hidden; }
 std::int64_t inputs_of(const RecurrentDescription& d, std::int64_t layer) {
   return layer == 0 ? d.inputs : d.directions() * outputs_of(d);

@@ -1,6 +1,8 @@
 // Plans with tensors of their own.
 #include "cli/layer_runs.hpp"
 
+#include "bench/peers.hpp"
+
 #include <algorithm>
 #include <memory>
 
@@ -8,11 +10,6 @@ namespace everglow::cli {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
-
-std::int64_t gates_of(Cell cell) {
-  if (cell == Cell::lstm) return 4;
-  return cell == Cell::gru || cell == Cell::gru_reset_before ? 3 : 1;
-}
 
 struct Linear {
   Linear(OperandMemory& memory, const LinearDescription& d, const LinearSizes& sizes, const PlanOptions& options)
@@ -50,11 +47,6 @@ struct Linear {
   int x = -1, weight = -1, bias = -1, y = -1, z = -1, kept = -1, dy = -1, dx = -1, dweight = -1, dbias = -1;
 };
 
-/// The numbers of the tensors of one layer and direction.
-struct Weights {
-  int w_ih = -1, w_hh = -1, b_ih = -1, b_hh = -1, w_hr = -1;
-};
-
 struct Recurrent {
   Recurrent(OperandMemory& memory, const RecurrentDescription& description, const RecurrentSizes& sizes, const PlanOptions& options)
       : d(description),
@@ -64,14 +56,14 @@ struct Recurrent {
         whole_lengths(4 * static_cast<std::size_t>(sizes.batch), Device::cpu()),
         no_resets(static_cast<std::size_t>(sizes.steps * sizes.batch), Device::cpu()),
         tensors(memory) {
-    const std::int64_t P = d.projection > 0 ? d.projection : d.hidden, G = gates_of(d.cell) * d.hidden, D = d.directions();
+    const std::int64_t P = d.projection > 0 ? d.projection : d.hidden, G = bench::gates_of(d.cell) * d.hidden, D = d.directions();
     const Shape in{sizes.steps, sizes.batch, d.inputs}, out{sizes.steps, sizes.batch, D * P};
     x = tensors.read(d.dtype, in), dy = tensors.read(d.dtype, out);
     y = tensors.written(d.dtype, out), dx = tensors.written(d.dtype, in);
     for (std::int64_t i = 0; i < d.layers * D; ++i) {
       const std::int64_t inputs = i < D ? d.inputs : D * P;
       const auto add = [&](auto tensor) {
-        Weights w{tensor({G, inputs}), tensor({G, P}), tensor({G}), tensor({G})};
+        bench::RecurrentNumbers w{tensor({G, inputs}), tensor({G, P}), tensor({G}), tensor({G})};
         if (d.projection > 0) w.w_hr = tensor({P, d.hidden});
         return w;
       };
@@ -86,9 +78,9 @@ struct Recurrent {
     if (d.training) kept = TensorView(reserve.data(), DType::u8, {static_cast<std::int64_t>(reserve.bytes())});
   }
   template <class Views>
-  std::vector<Views> views(const std::vector<Weights>& all, std::int64_t i) const {
+  std::vector<Views> views(const std::vector<bench::RecurrentNumbers>& all, std::int64_t i) const {
     std::vector<Views> out;
-    for (const Weights& w : all)
+    for (const bench::RecurrentNumbers& w : all)
       out.push_back(
           {tensors.at(w.w_ih, i), tensors.at(w.w_hh, i), tensors.at(w.b_ih, i), tensors.at(w.b_hh, i), tensors.at(w.w_hr, i)});
     return out;
@@ -111,7 +103,7 @@ struct Recurrent {
   RecurrentPlan plan;
   Buffer workspace, reserve, whole_lengths, no_resets;
   Operands tensors;
-  std::vector<Weights> weights, gradients;
+  std::vector<bench::RecurrentNumbers> weights, gradients;
   TensorView kept, lengths, resets;
   int x = -1, y = -1, dy = -1, dx = -1;
 };

@@ -1,7 +1,6 @@
 // everglow plan LAYER --measure
 #include "cli/plan_measure.hpp"
 
-#include "bench/measure.hpp"
 #include "bench/record.hpp"
 #include "cli/plan_table.hpp"
 #include "cli/probe.hpp"

@@ -1,5 +1,4 @@
 // everglow plan --self-test: a grid of problems, predicted and measured. A report: whatever the errors are, it succeeds.
-#include "bench/measure.hpp"
 #include "bench/problem.hpp"
 #include "bench/record.hpp"
 #include "cases/case.hpp"

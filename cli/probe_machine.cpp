@@ -2,8 +2,6 @@
 #include "cli/isa/probe_loops.hpp"
 #include "cli/probe.hpp"
 
-#include "bench/measure.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>

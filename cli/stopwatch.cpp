@@ -1,7 +1,7 @@
 // Timed laps.
 #include "cli/stopwatch.hpp"
 
-#include "bench/measure.hpp"
+#include "bench/record.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -13,7 +13,8 @@ TensorView bytes_at(std::uintptr_t address, std::size_t bytes, Device device) {
 
 /// What the passes of a layer share.
 template <class Tensors>
-void place_options(Placement& place, Tensors& t) {
+void place_common(Placement& place, Tensors& t) {
+  t.q = place(t.q), t.k = place(t.k), t.v = place(t.v), t.o = place(t.o), t.lse = place(t.lse);
   t.query_lengths = place(t.query_lengths), t.key_lengths = place(t.key_lengths);
   t.cu_queries = place(t.cu_queries), t.cu_keys = place(t.cu_keys);
   t.alibi_slopes = place(t.alibi_slopes), t.bias = place(t.bias);
@@ -106,16 +107,14 @@ AdamStep placed(Placement& place, const AdamStep& t) {
 }
 AttentionForward placed(Placement& place, const AttentionForward& tensors) {
   AttentionForward t = tensors;
-  t.q = place(t.q), t.k = place(t.k), t.v = place(t.v), t.o = place(t.o), t.lse = place(t.lse);
-  place_options(place, t);
+  place_common(place, t);
   return t;
 }
 AttentionBackward placed(Placement& place, const AttentionBackward& tensors) {
   AttentionBackward t = tensors;
-  t.q = place(t.q), t.k = place(t.k), t.v = place(t.v), t.o = place(t.o), t.lse = place(t.lse);
+  place_common(place, t);
   t.d_o = place(t.d_o), t.dlse = place(t.dlse);
   t.dq = place(t.dq), t.dk = place(t.dk), t.dv = place(t.dv), t.dbias = place(t.dbias);
-  place_options(place, t);
   return t;
 }
 EmbeddingForward placed(Placement& place, const EmbeddingForward& t) {
