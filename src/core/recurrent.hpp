@@ -16,6 +16,29 @@ constexpr std::int64_t gate_count(Cell cell) {
 /// The size of h.
 constexpr std::int64_t outputs_of(const RecurrentDescription& d) { return d.projection > 0 ? d.projection : d.hidden; }
 
+/// One layer of a stack in a run, as the stepwise rows see it before they lay anything out.
+struct LayerSizes {
+  std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 1;
+  Cell cell = Cell::lstm;
+  std::int64_t slots = 4;    // gates of a unit
+  std::int64_t outputs = 0;  // O, the size of h
+  bool projects = false;     // O is not H
+  DType dtype = DType::f32;  // of x, h, y, weights and their gradients as the caller has them
+  std::int64_t rows() const { return steps * batch; }
+};
+inline LayerSizes layer_sizes(const RecurrentDescription& d, std::int64_t steps, std::int64_t batch) {
+  return {.steps = steps,
+          .batch = batch,
+          .inputs = d.inputs,
+          .hidden = d.hidden,
+          .directions = d.directions(),
+          .cell = d.cell,
+          .slots = gate_count(d.cell),
+          .outputs = outputs_of(d),
+          .projects = d.projection > 0,
+          .dtype = d.dtype};
+}
+
 /// Valid steps of row b; all `steps` where no lengths are given.
 inline std::int64_t length_of(const ConstTensorView& lengths, std::int64_t b, std::int64_t steps) {
   return lengths.given() ? static_cast<const std::int32_t*>(lengths.data)[b * lengths.strides[0]] : steps;

@@ -35,19 +35,6 @@ void reorder(std::byte* to, const ConstTensorView& from, const RecurrentShape& s
 
 }  // namespace
 
-RecurrentShape shape_of(const RecurrentDescription& d, std::int64_t steps, std::int64_t batch) {
-  return {.steps = steps,
-          .batch = batch,
-          .inputs = d.inputs,
-          .hidden = d.hidden,
-          .directions = d.directions(),
-          .cell = d.cell,
-          .slots = recurrent::gate_count(d.cell),
-          .outputs = recurrent::outputs_of(d),
-          .projects = d.projection > 0,
-          .dtype = d.dtype};
-}
-
 LoopWeights take_weights(Arena& arena, const RecurrentShape& s, Isa isa) {
   LoopWeights w;
   w.w_ih = arena.take<std::byte>(s.bytes(s.row() * s.inputs));

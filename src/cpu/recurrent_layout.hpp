@@ -18,19 +18,12 @@ namespace everglow::cpu {
 using recurrent::step_rows;
 using recurrent::StepRows;
 
-struct RecurrentShape {
-  std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 1;
-  Cell cell = Cell::lstm;
-  std::int64_t slots = 4;    // gates of a unit
-  std::int64_t outputs = 0;  // O, the size of h
-  bool projects = false;     // O is not H
-  DType dtype = DType::f32;  // of x, h, y, weights and their gradients as the caller has them
+struct RecurrentShape : recurrent::LayerSizes {
   std::int64_t blocks() const { return (hidden + cell_block - 1) / cell_block; }
   std::int64_t units() const { return blocks() * cell_block; }
   std::int64_t state() const { return (outputs + cell_block - 1) / cell_block * cell_block; }
   std::int64_t gates() const { return slots * units(); }
   std::int64_t row() const { return directions * gates(); }  // gates of both directions
-  std::int64_t rows() const { return steps * batch; }
   std::int64_t bytes(std::int64_t elements) const { return elements * static_cast<std::int64_t>(size_of(dtype)); }
   /// Gates whose product is of h itself: all, but for the n of a GRU that resets before the product, which stands behind them.
   std::int64_t direct_slots() const { return cell == Cell::gru_reset_before ? 2 : slots; }
@@ -45,7 +38,9 @@ struct RecurrentShape {
   std::int64_t place(std::int64_t row) const { return place(row / hidden, row % hidden); }
 };
 
-RecurrentShape shape_of(const RecurrentDescription& description, std::int64_t steps, std::int64_t batch);
+inline RecurrentShape shape_of(const RecurrentDescription& description, std::int64_t steps, std::int64_t batch) {
+  return {recurrent::layer_sizes(description, steps, batch)};
+}
 
 /// Weights in block order and their storage type, as forward and backward read them; padding is zero. In the caller's packed bytes
 /// or in the workspace.

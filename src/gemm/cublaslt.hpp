@@ -49,6 +49,9 @@ struct Operands {
 /// Scratch that every product may use: what NVIDIA's guide asks for on Hopper.
 inline constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
 
+/// cuBLASLt counts rows and columns in 32 bits.
+inline constexpr std::int64_t most_size = (std::int64_t{1} << 31) - 1;
+
 /// On a stream (cudaStream_t) of the current card, `card`. False, with nothing started, where cuBLASLt has no algorithm for the
 /// form. The algorithm is chosen once for each form, alignment and card by cuBLASLt's heuristic, and kept.
 bool multiply(int card, const Form& form, const Operands& operands, void* workspace, void* stream);

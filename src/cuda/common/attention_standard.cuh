@@ -93,9 +93,9 @@ __global__ void __launch_bounds__(standard_threads)
   StandardSums product;
   product.add(
       p.head_dim,
-      [&](int r, int d) { return first + r < s.queries ? to_float(row_at<T>(p.q, at.b, at.h, s.first_query + first + r)[d]) : 0; },
+      [&](int r, int d) { return first + r < s.queries ? widen(row_at<T>(p.q, at.b, at.h, s.first_query + first + r)[d]) : 0; },
       [&](int d, int j) {
-        return at.column + j < s.keys ? to_float(row_at<T>(p.k, at.b, at.h / p.group, s.first_key + at.column + j)[d]) : 0;
+        return at.column + j < s.keys ? widen(row_at<T>(p.k, at.b, at.h / p.group, s.first_key + at.column + j)[d]) : 0;
       });
   product.each([&](int r, int c, float sum) {
     const int i = first + r, j = at.column + c;
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(standard_threads)
         return inside ? part.p[score_index(p, part, at.pair, at.row + r) + j] : 0;
       },
       [&](int j, int c) {
-        return at.column + c < p.value_dim ? to_float(row_at<T>(p.v, at.b, at.h / p.group, s.first_key + j)[at.column + c]) : 0;
+        return at.column + c < p.value_dim ? widen(row_at<T>(p.v, at.b, at.h / p.group, s.first_key + j)[at.column + c]) : 0;
       });
   product.each([&](int r, int c, float sum) {
     const int i = part.first_row + at.row + r;
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(standard_threads)
   float sum = 0;
   if (p.d_o.data != nullptr)
     for (int d = lane; d < p.value_dim; d += 32)
-      sum += to_float(row_at<T>(p.d_o, b, h, s.first_query + i)[d]) * to_float(row_at<T>(p.o, b, h, s.first_query + i)[d]);
+      sum += widen(row_at<T>(p.d_o, b, h, s.first_query + i)[d]) * widen(row_at<T>(p.o, b, h, s.first_query + i)[d]);
   for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, mask);
   if (p.dlse.data != nullptr) sum -= statistic_at(p.dlse, b, h, s.first_query + i);
   if (lane == 0) part.delta[cell] = sum;
@@ -205,11 +205,9 @@ __global__ void __launch_bounds__(standard_threads)
   StandardSums product;
   product.add(
       p.d_o.data != nullptr ? p.value_dim : 0,
-      [&](int r, int d) {
-        return first + r < s.queries ? to_float(row_at<T>(p.d_o, at.b, at.h, s.first_query + first + r)[d]) : 0;
-      },
+      [&](int r, int d) { return first + r < s.queries ? widen(row_at<T>(p.d_o, at.b, at.h, s.first_query + first + r)[d]) : 0; },
       [&](int d, int j) {
-        return at.column + j < s.keys ? to_float(row_at<T>(p.v, at.b, at.h / p.group, s.first_key + at.column + j)[d]) : 0;
+        return at.column + j < s.keys ? widen(row_at<T>(p.v, at.b, at.h / p.group, s.first_key + at.column + j)[d]) : 0;
       });
   product.each([&](int r, int c, float dp) {
     const int i = first + r, j = at.column + c;
@@ -263,7 +261,7 @@ __global__ void __launch_bounds__(standard_threads)
         return inside ? product_gradient(part, score_index(p, part, at.pair, at.row + r) + j) : 0;
       },
       [&](int j, int c) {
-        return at.column + c < p.head_dim ? to_float(row_at<T>(p.k, at.b, at.h / p.group, s.first_key + j)[at.column + c]) : 0;
+        return at.column + c < p.head_dim ? widen(row_at<T>(p.k, at.b, at.h / p.group, s.first_key + j)[at.column + c]) : 0;
       });
   product.each([&](int r, int c, float sum) {
     const int i = part.first_row + at.row + r;
@@ -294,7 +292,7 @@ __global__ void __launch_bounds__(standard_threads)
           return key + c >= p.keys ? 0 : values ? part.p[index] : product_gradient(part, index);
         },
         [&](int r, int c) {
-          return column + c < width ? to_float(row_at<T>(other, b, h, s.first_query + part.first_row + r)[column + c]) : 0;
+          return column + c < width ? widen(row_at<T>(other, b, h, s.first_query + part.first_row + r)[column + c]) : 0;
         });
   }
   float* const to = (values ? part.dv : part.dk) + static_cast<int64_t>(kv_pair) * p.keys * width;

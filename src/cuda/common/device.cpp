@@ -3,6 +3,8 @@
 
 #include "plan/devices.hpp"
 
+#include <vector>
+
 namespace everglow::cuda {
 namespace {
 
@@ -32,23 +34,7 @@ std::int64_t attribute(cudaDeviceAttr what, int index) {
 
 std::string capability_text(int capability) { return text(capability / 10, '.', capability % 10); }
 
-}  // namespace
-
-const Cards& cards() {
-  static const Cards found = count_cards();
-  return found;
-}
-
-std::string why_unusable(int index) {
-  const Cards& all = cards();
-  if (all.count == 0) return all.reason;
-  if (index >= 0 && index < all.count) return {};
-  return text("CUDA: expected a card of cuda:0", all.count > 1 ? text(" ... cuda:", all.count - 1) : std::string(),
-              ", got cuda:", index);
-}
-
-DeviceFigures figures_of_card(int index) {
-  if (!why_unusable(index).empty()) return {};
+DeviceFigures read_figures(int index) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, index), "device");
   const plan::NamedDevice* known = plan::find_card(properties.name);
@@ -70,6 +56,32 @@ DeviceFigures figures_of_card(int index) {
   out.l2_bytes = properties.l2CacheSize;
   out.shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
   return out;
+}
+
+}  // namespace
+
+const Cards& cards() {
+  static const Cards found = count_cards();
+  return found;
+}
+
+std::string why_unusable(int index) {
+  const Cards& all = cards();
+  if (all.count == 0) return all.reason;
+  if (index >= 0 && index < all.count) return {};
+  return text("CUDA: expected a card of cuda:0", all.count > 1 ? text(" ... cuda:", all.count - 1) : std::string(),
+              ", got cuda:", index);
+}
+
+DeviceFigures figures_of_card(int index) {
+  if (!why_unusable(index).empty()) return {};
+  // Every description of a card asks, and nothing of it changes while a program runs.
+  static const std::vector<DeviceFigures> all = [] {
+    std::vector<DeviceFigures> out;
+    for (int i = 0; i < cards().count; ++i) out.push_back(read_figures(i));
+    return out;
+  }();
+  return all[static_cast<std::size_t>(index)];
 }
 
 Verdict accept_device(const DeviceDescription& device) {

@@ -29,6 +29,13 @@ DeviceFigures figures_of_card(int index);
 /// The first sentence of every row: a card of capability 8.0 or newer, present or planned for by name.
 Verdict accept_device(const DeviceDescription& device);
 
+/// All that the rows ask which take every option: a storage type, and such a card.
+template <class AnyQuery>
+Verdict accept_storage_on_card(const AnyQuery& query) {
+  const Verdict storage = accept_storage(query.description.dtype);
+  return storage.accepted ? accept_device(query.device) : storage;
+}
+
 /// Throws Error(device), or Error(out_of_memory), with CUDA's name of the fault.
 void check(cudaError_t fault, std::string_view where);
 

@@ -194,15 +194,10 @@ void backward(const EmbeddingQuery& query, const EmbeddingBackward& t, void* wor
   check_launch("embedding.backward");
 }
 
-Verdict accepts(const EmbeddingQuery& query) {
-  const Verdict storage = accept_storage(query.description.dtype);
-  return storage.accepted ? accept_device(query.device) : storage;
-}
-
 }  // namespace
 
 const EmbeddingRow embedding{.name = "cuda.embedding",
-                             .accepts = accepts,
+                             .accepts = accept_storage_on_card<EmbeddingQuery>,
                              .footprint = arena_footprint<scratch_of, EmbeddingQuery>,
                              .forward = forward,
                              .backward = backward};

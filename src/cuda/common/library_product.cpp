@@ -11,8 +11,6 @@ namespace {
 
 using cublaslt::Form;
 
-constexpr std::int64_t most_size = (std::int64_t{1} << 31) - 1;  // cuBLASLt counts rows and columns in 32 bits
-
 /// How cuBLASLt finds a matrix, column-major: as stored, or to be transposed; none where it has neither columns nor rows side by
 /// side.
 struct Orientation {
@@ -42,9 +40,16 @@ std::int64_t along(const Matrix& m) { return m.step == 1 || m.columns == 1 ? m.c
 
 }  // namespace
 
+Verdict accept_library(const DeviceDescription& device) {
+  if (!device.present) return accept();
+  const BackendStatus library = cublaslt::status();
+  return library.usable ? accept() : decline(library.reason);
+}
+
 std::optional<Form> form_of(const LinearQuery& query, const Matrix& a, const Matrix& b, const Matrix& c, const Ending& ending) {
   const std::optional<Orientation> left = stored(b), right = stored(a), result = stored(c);
-  const bool fits = left && right && result && !result->transposed && std::max({c.rows, c.columns, a.columns}) <= most_size;
+  const bool fits =
+      left && right && result && !result->transposed && std::max({c.rows, c.columns, a.columns}) <= cublaslt::most_size;
   if (!fits || a.columns == 0) return {};
   return Form{.m = c.columns,
               .n = c.rows,

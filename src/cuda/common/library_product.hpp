@@ -17,6 +17,9 @@ struct Context {
   int card() const { return query.device.device.index; }
 };
 
+/// The last sentence of a row that multiplies by cuBLASLt: it must be there where the card is.
+Verdict accept_library(const DeviceDescription& device);
+
 /// What a product ends with.
 struct Ending {
   cublaslt::Epilogue epilogue = cublaslt::Epilogue::none;

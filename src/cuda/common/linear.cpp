@@ -252,18 +252,11 @@ Footprint footprint(const LinearQuery& query) {
   return {.workspace = std::max(first.bytes(), second.bytes())};
 }
 
-Verdict accepts_plain(const LinearQuery& query) {
-  const Verdict storage = accept_storage(query.description.dtype);
-  return storage.accepted ? accept_device(query.device) : storage;
-}
-
 Verdict accepts(const LinearQuery& query) {
-  const Verdict plain = accepts_plain(query);
+  const Verdict plain = accept_storage_on_card(query);
   if (!plain.accepted) return plain;
   if (query.options.deterministic) return decline("cuBLASLt may add in another order for another batch");
-  if (!query.device.present) return accept();
-  const BackendStatus library = cublaslt::status();
-  return library.usable ? accept() : decline(library.reason);
+  return accept_library(query.device);
 }
 
 /// The algorithms for dense tensors, or for their staged copies.
@@ -330,7 +323,7 @@ const LinearRow linear_cublaslt{.name = "cublaslt.linear",
                                 .explain = explain};
 
 const LinearRow linear{.name = "cuda.linear",
-                       .accepts = accepts_plain,
+                       .accepts = accept_storage_on_card<LinearQuery>,
                        .footprint = arena_footprint<plain_rooms, LinearQuery>,
                        .forward = plain_forward,
                        .backward = plain_backward};

@@ -179,18 +179,11 @@ void forward_backward(const LossQuery& query, const LossBackward& t, void* works
   Run(query, t.forward, scratch_of<library>(query, arena), stream_of(stream))(&t);
 }
 
-Verdict accepts_plain(const LossQuery& query) {
-  const Verdict storage = accept_storage(query.description.dtype);
-  return storage.accepted ? accept_device(query.device) : storage;
-}
-
 Verdict accepts(const LossQuery& query) {
-  const Verdict plain = accepts_plain(query);
+  const Verdict plain = accept_storage_on_card(query);
   if (!plain.accepted) return plain;
   if (query.options.deterministic) return decline("cuBLASLt may add in another order for another number of rows");
-  if (!query.device.present) return accept();
-  const BackendStatus library = cublaslt::status();
-  return library.usable ? accept() : decline(library.reason);
+  return accept_library(query.device);
 }
 
 }  // namespace
@@ -202,7 +195,7 @@ const LossRow loss_cublaslt{.name = "cublaslt.loss",
                             .forward_backward = forward_backward<true>};
 
 const LossRow loss{.name = "cuda.loss",
-                   .accepts = accepts_plain,
+                   .accepts = accept_storage_on_card<LossQuery>,
                    .footprint = arena_footprint<scratch_of<false>, LossQuery>,
                    .forward = forward<false>,
                    .forward_backward = forward_backward<false>};

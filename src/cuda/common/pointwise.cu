@@ -222,13 +222,11 @@ void run(const PointwiseQuery& query, const PointwiseRun& t, void*, const Stream
                 [&](auto element) { launch_operation<Stored<decltype(element)>>(query.description, t, stream_of(stream)); });
 }
 
-Verdict accepts(const PointwiseQuery& query) {
-  const Verdict storage = accept_storage(query.description.dtype);
-  return storage.accepted ? accept_device(query.device) : storage;
-}
-
 }  // namespace
 
-const PointwiseRow pointwise{.name = "cuda.pointwise", .accepts = accepts, .footprint = no_footprint<PointwiseQuery>, .run = run};
+const PointwiseRow pointwise{.name = "cuda.pointwise",
+                             .accepts = accept_storage_on_card<PointwiseQuery>,
+                             .footprint = no_footprint<PointwiseQuery>,
+                             .run = run};
 
 }  // namespace everglow::cuda

@@ -11,9 +11,6 @@ namespace {
 /// Multiply-adds from which a product asks cuBLASLt: below, its call costs the host more than a card needs for the whole product.
 constexpr double library_pays = 1 << 17;
 
-/// cuBLASLt wants its workspace on a multiple of this many bytes.
-constexpr std::uintptr_t workspace_line = 256;
-
 struct Operand {
   bool transposed = false;
   std::int64_t ld = 0;
@@ -28,16 +25,13 @@ Operand operand_of(const Matrix& m) {
 
 bool library_multiplies(const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate, const ProductContext& context) {
   if (context.workspace == nullptr) return false;
-  if (static_cast<double>(c.rows) * static_cast<double>(c.columns) * static_cast<double>(a.columns) < library_pays) return false;
+  if (!asks_library(static_cast<double>(c.rows) * static_cast<double>(c.columns) * static_cast<double>(a.columns))) return false;
   static const bool usable = cublaslt::status().usable;
   if (!usable) return false;
-  const std::uintptr_t workspace =
-      (reinterpret_cast<std::uintptr_t>(context.workspace) + workspace_line - 1) / workspace_line * workspace_line;
   // cuBLASLt counts columns first: what is [m, n] by rows here is [n, m] there, so that a and b change places.
   const Operand left = operand_of(b), right = operand_of(a), to = operand_of(c);
   if (!left.fits || !right.fits || !to.fits || to.transposed) return false;
-  constexpr std::int64_t most_size = (std::int64_t{1} << 31) - 1;  // cuBLASLt counts rows and columns in 32 bits
-  if (std::max({c.rows, c.columns, a.columns}) > most_size) return false;
+  if (std::max({c.rows, c.columns, a.columns}) > cublaslt::most_size) return false;
   const cublaslt::Form form{.m = c.columns,
                             .n = c.rows,
                             .k = a.columns,
@@ -50,13 +44,12 @@ bool library_multiplies(const Matrix& a, const Matrix& b, const Matrix& c, bool 
                             .out = DType::f32,
                             .math = context.math,
                             .accumulate = accumulate};
-  return cublaslt::multiply(context.card, form, {.a = b.data, .b = a.data, .d = c.data}, reinterpret_cast<void*>(workspace),
-                            context.stream);
+  return cublaslt::multiply(context.card, form, {.a = b.data, .b = a.data, .d = c.data}, context.workspace, context.stream);
 }
 
 }  // namespace
 
-std::size_t product_workspace(double largest) { return largest < library_pays ? 0 : cublaslt::workspace_bytes + workspace_line; }
+bool asks_library(double largest) { return largest >= library_pays; }
 
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate, const ProductContext& context) {
   if (!library_multiplies(a, b, c, accumulate, context))

@@ -19,15 +19,8 @@ constexpr std::int64_t line(std::int64_t n, DType dtype = DType::f32) {
   return (n + unit - 1) / unit * unit;
 }
 
-struct LayerShape {
-  std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 1;
-  Cell cell = Cell::lstm;
-  std::int64_t slots = 4;    // gates of a unit
-  std::int64_t outputs = 0;  // O, the size of h
-  bool projects = false;
-  DType dtype = DType::f32;
+struct LayerShape : recurrent::LayerSizes {
   bool narrow() const { return dtype != DType::f32; }
-  std::int64_t rows() const { return steps * batch; }
   std::int64_t gates() const { return slots * hidden; }
   std::int64_t gate_row() const { return line(gates()); }          // floats from one direction to the other
   std::int64_t row() const { return directions * gate_row(); }     // floats from one row of gates to the next
@@ -35,7 +28,9 @@ struct LayerShape {
   /// Gates whose product is of h itself: all, but for the n of a GRU that resets before the product.
   std::int64_t direct() const { return cell == Cell::gru_reset_before ? 2 * hidden : gates(); }
 };
-LayerShape layer_shape(const RecurrentDescription& description, std::int64_t steps, std::int64_t batch);
+inline LayerShape layer_shape(const RecurrentDescription& description, std::int64_t steps, std::int64_t batch) {
+  return {recurrent::layer_sizes(description, steps, batch)};
+}
 
 /// One direction's matrices in the storage type, and in f32, as products read them that are of f32 values. In f32 both are one.
 struct LayerMatrices {

@@ -2,6 +2,7 @@
 #include "core/philox.hpp"
 #include "core/recurrent_stack.hpp"
 #include "core/visit.hpp"
+#include "cuda/common/linear_layout.hpp"
 #include "cuda/common/recurrent_device.cuh"
 #include "cuda/common/rows.hpp"
 
@@ -87,11 +88,6 @@ void drop(const RecurrentQuery& q, const recurrent::Mask& mask, const ConstTenso
   check_launch("recurrent");
 }
 
-Verdict accepts(const RecurrentQuery& q) {
-  const Verdict storage = accept_storage(q.description.dtype);
-  return storage.accepted ? accept_device(q.device) : storage;
-}
-
 Footprint footprint(const RecurrentQuery& q) {
   const LayerShape s = layer_shape(q.description, q.sizes.steps, q.sizes.batch);
   Arena packed, reserve;
@@ -116,19 +112,6 @@ constexpr recurrent::LayerRow layer{
     .footprint = footprint, .forward = recurrent_forward, .backward = recurrent_backward, .pack = pack, .drop = drop};
 
 }  // namespace
-
-LayerShape layer_shape(const RecurrentDescription& d, std::int64_t steps, std::int64_t batch) {
-  return {.steps = steps,
-          .batch = batch,
-          .inputs = d.inputs,
-          .hidden = d.hidden,
-          .directions = d.directions(),
-          .cell = d.cell,
-          .slots = recurrent::gate_count(d.cell),
-          .outputs = recurrent::outputs_of(d),
-          .projects = d.projection > 0,
-          .dtype = d.dtype};
-}
 
 LayerWeights take_weights(Arena& arena, const LayerShape& s) {
   const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
@@ -182,10 +165,10 @@ void* take_library(Arena& arena, const RecurrentQuery& q) {
   const auto gates = static_cast<double>(s.gates()) * static_cast<double>(s.rows());
   const double of_gates = gates * static_cast<double>(std::max(s.inputs, s.outputs));
   const double of_states = static_cast<double>(s.rows()) * static_cast<double>(s.outputs) * static_cast<double>(s.hidden);
-  const std::size_t bytes = product_workspace(std::max(of_gates, of_states));
-  return bytes > 0 ? arena.take<std::byte>(static_cast<std::int64_t>(bytes)) : nullptr;
+  return asks_library(std::max(of_gates, of_states)) ? take_library_scratch(arena) : nullptr;
 }
 
-const RecurrentRow recurrent_stepwise = recurrent::stacked<layer>("cuda.recurrent_stepwise", accepts);
+const RecurrentRow recurrent_stepwise =
+    recurrent::stacked<layer>("cuda.recurrent_stepwise", accept_storage_on_card<RecurrentQuery>);
 
 }  // namespace everglow::cuda

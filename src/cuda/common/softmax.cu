@@ -367,15 +367,10 @@ void backward(const SoftmaxQuery& query, const SoftmaxBackward& t, void* workspa
   run<true>(query, p, workspace, stream);
 }
 
-Verdict accepts(const SoftmaxQuery& query) {
-  const Verdict storage = accept_storage(query.description.dtype);
-  return storage.accepted ? accept_device(query.device) : storage;
-}
-
 }  // namespace
 
 const SoftmaxRow softmax_online{.name = "cuda.softmax_online",
-                                .accepts = accepts,
+                                .accepts = accept_storage_on_card<SoftmaxQuery>,
                                 .footprint = arena_footprint<parts_of, SoftmaxQuery>,
                                 .forward = forward,
                                 .backward = backward};

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(32 * flash_rows_a_block)
     if (p.d_o.data != nullptr) {
       const T* d_o = static_cast<const T*>(p.d_o.data) + b * p.d_o.batch + row * p.d_o.row + h * p.d_o.head;
       const T* o = static_cast<const T*>(p.o.data) + b * p.o.batch + row * p.o.row + h * p.o.head;
-      for (int e = lane; e < p.value_dim; e += 32) delta += to_float(d_o[e]) * to_float(o[e]);
+      for (int e = lane; e < p.value_dim; e += 32) delta += widen(d_o[e]) * widen(o[e]);
       for (int mask = 16; mask > 0; mask /= 2) delta += __shfl_xor_sync(0xffffffffU, delta, mask);
     }
     if (p.dlse.data != nullptr) delta -= p.dlse.data[b * p.dlse.batch + h * p.dlse.head + row * p.dlse.row];
