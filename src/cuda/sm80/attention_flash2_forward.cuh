@@ -247,6 +247,7 @@ __device__ __forceinline__ void flash_store(const FlashOutput<C>& out, const Fla
   const AttentionSequence& s = mask.s;
   const int local = static_cast<int>(threadIdx.x) / 32 * C::warp_rows;
   const int begin = begin_seeing(p, s), end = end_seeing(p, s);
+  __syncwarp();  // all lanes have read their rows of Q
 #pragma unroll
   for (int m = 0; m < C::parts; ++m)
 #pragma unroll
