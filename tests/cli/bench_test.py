@@ -6,6 +6,8 @@ import math
 import os
 import pty
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -264,6 +266,24 @@ def committed(folder):
         check(run('bench', 'compare', file, file).returncode == 0, file)
 
 
+def written_whole(rows, page):
+    def cut_off():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    link = page + '.link'
+    os.symlink(page, link)
+    result = run('bench', 'report', rows, '--html', link)
+    check(result.returncode == 0 and os.path.islink(link), 'a link stays', result.stderr)
+    with open(page, encoding='utf-8') as file:
+        before = file.read()
+    result = subprocess.run([TOOL, 'bench', 'report', rows, rows, '--html', page], capture_output=True, text=True, preexec_fn=cut_off)
+    check(result.returncode == 1 and '--html: cannot write' in result.stderr, result)
+    with open(page, encoding='utf-8') as file:
+        check(file.read() == before, 'what stood there stays where the new page cannot be written whole')
+    check(not [name for name in os.listdir(os.path.dirname(page)) if name.startswith('page.html.') and name != 'page.html.link'], 'rest')
+    check(run('bench', 'report', rows, '--html', '/dev/stdout').stdout.startswith('<!doctype html>'), 'to a pipe')
+
+
 def report(folder):
     rows, torch, page = (os.path.join(folder, name) for name in ('rows.jsonl', 'torch.jsonl', 'page.html'))
     check(run(*LINEAR, '--peers', '--out', rows).returncode == 0, 'rows')
@@ -294,6 +314,7 @@ def report(folder):
                                 ('expected at least one record', ('/dev/null', '--html', page))):
         result = run('bench', 'report', *arguments)
         check(result.returncode != 0 and expected in result.stderr, arguments, result.stderr)
+    written_whole(rows, page)
 
 
 def progress():
