@@ -8,7 +8,7 @@
 #include "cuda/tile/shared_tile.cuh"
 
 #ifndef FLASH_VARIANT
-#define FLASH_VARIANT 2
+#define FLASH_VARIANT 4
 #endif
 
 namespace everglow::cuda {
@@ -137,7 +137,7 @@ struct FlashBackwardBlock {
   __device__ uint32_t v_tile() const { return shared + C::kv_bytes; }
   /// Two tiles of scores: dS of this and of the last block of queries, or, where warps share keys, dS and P of this one.
   __device__ uint32_t ds_tile(int index) const { return shared + 2 * C::kv_bytes + (C::shares && FLASH_VARIANT == 0 ? 0 : index & 1) * C::score_bytes; }
-  __device__ uint32_t p_tile(int index) const { return FLASH_VARIANT == 0 ? shared + 2 * C::kv_bytes + C::score_bytes : FLASH_VARIANT == 1 ? ds_tile(index) : shared + 2 * C::kv_bytes + 2 * C::score_bytes; }
+  __device__ uint32_t p_tile() const { return shared + 2 * C::kv_bytes + (C::score_tiles - 1) * C::score_bytes; }
   __device__ __forceinline__ void meet() const {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + warp % key_groups), "n"(32 * C::column_groups) : "memory");
   }
@@ -307,77 +307,56 @@ struct FlashBackwardBlock {
   }
   /// The same where warps share keys: each makes the scores of its queries, and adds to its columns what all queries give.
   template <bool masked>
-  __device__ __forceinline__ void span_shared(FlashGradients<C>& sums, const FlashStep& step) const {
-    constexpr int own = C::span / 16;
-    const int query16 = column_group * own;
+  __device__ __forceinline__ void span_shared(FlashGradients<C>& sums, const FlashStep& step, const FlashStep& before) const {
+    const int query16 = column_group * (C::span / 16);
     const uint32_t q = q_tile(step.index), d_o = do_tile(step.index), columns = column_group * C::warp_columns / 64 * 128;
     const uint32_t lse = statistics(step.index) + 64 * query16, delta = lse + 4 * C::queries;
-    const uint32_t q_place = Tile::rows_first(q + columns, lane), do_place = Tile::rows_first(d_o + columns, lane);
     const AttentionOptions<T> options(p, s, b, step.head);
     FlashTransposed<C> x, dp;
-    FlashOperand<C> rounded;
-    const auto others = [&](float (&sum)[C::parts][C::warp_columns / 8][4], uint32_t tile, uint32_t place) {
-#pragma unroll
-      for (int i = 1; i < C::column_groups; ++i)
-#pragma unroll
-        for (int j = 0; j < own; ++j) {
-          const int at = ((column_group + i) % C::column_groups) * own + j;
-          uint32_t a[C::parts][4];
-          load_scores(a, tile, at);
-          flash_add_product<C>(sum, a, place, at);
-        }
-    };
     flash_transposed_products<C>(x, keys_place(k_tile()), queries_place(q, query16), [](int) {});
-#if FLASH_VARIANT == 3
+    if (FLASH_VARIANT == 5 && step.index > 0) add_query_gradients(before);
     flash_transposed_products<C>(dp, keys_place(v_tile()), queries_place(d_o, query16), [&](int d) {
       parts_of_step(d, C::columns / 16, [&](int m, int n) {
-        probability<masked>(x[m][n], rounded[m][n], options, m, step.query + 16 * query16 + 8 * n, statistic(lse, n));
-        put(p_tile(step.index), rounded[m][n], m, 2 * query16 + n);
+        uint32_t rounded[2];
+        probability<masked>(x[m][n], rounded, options, m, step.query + 16 * query16 + 8 * n, statistic(lse, n));
+        put(p_tile(), rounded, m, 2 * query16 + n);
       });
     });
-    flash_add_products<C>(sums.dv, rounded, do_place, query16);
-#else
     parts_of_step(0, 1, [&](int m, int n) {
-      probability<masked>(x[m][n], rounded[m][n], options, m, step.query + 16 * query16 + 8 * n, statistic(lse, n));
-      put(p_tile(step.index), rounded[m][n], m, 2 * query16 + n);
+      uint32_t rounded[2];
+      score_gradients<masked>(rounded, x[m][n], dp[m][n], statistic(delta, n));
+      put(ds_tile(step.index), rounded, m, 2 * query16 + n);
     });
-    flash_add_products<C>(sums.dv, rounded, do_place, query16);
-    flash_transposed_products<C>(dp, keys_place(v_tile()), queries_place(d_o, query16), [](int) {});
-#endif
-#if FLASH_VARIANT == 1
-    meet();
-    others(sums.dv, p_tile(step.index), do_place);
-    meet();
-#endif
-    parts_of_step(0, 1, [&](int m, int n) {
-      score_gradients<masked>(rounded[m][n], x[m][n], dp[m][n], statistic(delta, n));
-      put(ds_tile(step.index), rounded[m][n], m, 2 * query16 + n);
-    });
-    flash_add_products<C>(sums.dk, rounded, q_place, query16);
-    meet();
-#if FLASH_VARIANT != 1
-    others(sums.dv, p_tile(step.index), do_place);
-#endif
-    others(sums.dk, ds_tile(step.index), q_place);
+    if (FLASH_VARIANT == 0) __syncthreads();
+    else meet();
+#pragma unroll
+    for (int j = 0; j < C::queries / 16; ++j) {
+      uint32_t a[C::parts][4];
+      load_scores(a, p_tile(), j);
+      flash_add_product<C>(sums.dv, a, Tile::rows_first(d_o + columns, lane), j);
+      load_scores(a, ds_tile(step.index), j);
+      flash_add_product<C>(sums.dk, a, Tile::rows_first(q + columns, lane), j);
+    }
+    if (FLASH_VARIANT == 0) add_query_gradients(step);
   }
   template <bool masked>
-  __device__ __forceinline__ void span(FlashGradients<C>& sums, const FlashStep& step, int query16) const {
+  __device__ __forceinline__ void span(FlashGradients<C>& sums, const FlashStep& step, const FlashStep& before, int query16) const {
     if constexpr (C::shares)
-      span_shared<masked>(sums, step);
+      span_shared<masked>(sums, step, before);
     else
       span_alone<masked>(sums, step, query16);
   }
   __device__ __forceinline__ void spans(FlashGradients<C>& sums, const FlashStep& step, const FlashStep& before) const {
-    if (step.index > 0) add_query_gradients(before);
+    if ((!C::shares || FLASH_VARIANT == 4) && step.index > 0) add_query_gradients(before);
 #pragma unroll
     for (int i = 0; i < (C::shares ? 1 : C::queries / C::span); ++i) {
       const int query16 = (C::shares ? column_group : i) * (C::span / 16);
       if constexpr (general)
-        span<true>(sums, step, query16);
+        span<true>(sums, step, before, query16);
       else if (all(step.query + 16 * query16, C::span))
-        span<false>(sums, step, query16);
+        span<false>(sums, step, before, query16);
       else
-        span<true>(sums, step, query16);
+        span<true>(sums, step, before, query16);
     }
   }
 
@@ -496,7 +475,7 @@ struct FlashBackwardBlock {
     }
     ptx::wait_for_copies<0>();
     __syncthreads();
-    if (iterations > 0) add_query_gradients(before);
+    if ((!C::shares || FLASH_VARIANT >= 4) && iterations > 0) add_query_gradients(before);
     __syncthreads();
     store(p.dk, sums.dk, k_tile(), p.head_dim, p.scale);
     store(p.dv, sums.dv, v_tile(), p.value_dim, 1);

@@ -421,6 +421,7 @@ __device__ __forceinline__ void flash_forward_block(const AttentionParams& p, co
     flash_values<C>(out, x, Tile::rows_first(v_tile, lane));
   }
   ptx::wait_for_copies<0>();
+  if (begin >= end) __syncthreads();  // no block of keys was waited for: copies of Q must not follow what is written there
   if (grid.splits > 1)
     flash_store_part<C>(out, grid, at, p.heads, factor);
   else
