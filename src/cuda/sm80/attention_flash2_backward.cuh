@@ -313,7 +313,18 @@ struct FlashBackwardBlock {
     const uint32_t lse = statistics(step.index) + 64 * query16, delta = lse + 4 * C::queries;
     const AttentionOptions<T> options(p, s, b, step.head);
     FlashTransposed<C> x, dp;
-    flash_transposed_products<C>(x, keys_place(k_tile()), queries_place(q, query16), [](int) {});
+    QueryGradients dq;
+    const bool adds = step.index > 0 && grid.dq != nullptr;
+    flash_transposed_products<C>(x, keys_place(k_tile()), queries_place(q, query16), [&](int d) {
+      constexpr int steps = C::columns / 16, a_task = C::keys / 16, all = query_tasks * a_task;
+      if (FLASH_VARIANT != 6) return;
+#pragma unroll
+      for (int i = 0; i < all; ++i)
+        if (i >= all * d / steps && i < all * (d + 1) / steps) {
+          query_products(dq, before.index, warp + i / a_task * C::warps, i % a_task);
+          if (i % a_task == a_task - 1 && adds) add_products(dq, before, warp + i / a_task * C::warps);
+        }
+    });
     if (FLASH_VARIANT == 5 && step.index > 0) add_query_gradients(before);
     flash_transposed_products<C>(dp, keys_place(v_tile()), queries_place(d_o, query16), [&](int d) {
       parts_of_step(d, C::columns / 16, [&](int m, int n) {
@@ -347,6 +358,7 @@ struct FlashBackwardBlock {
       span_alone<masked>(sums, step, query16);
   }
   __device__ __forceinline__ void spans(FlashGradients<C>& sums, const FlashStep& step, const FlashStep& before) const {
+    if (FLASH_VARIANT == 6 && C::shares && grid.turns != nullptr && step.index > 0) wait_for_turn(before);
     if ((!C::shares || FLASH_VARIANT == 4) && step.index > 0) add_query_gradients(before);
 #pragma unroll
     for (int i = 0; i < (C::shares ? 1 : C::queries / C::span); ++i) {
@@ -360,36 +372,44 @@ struct FlashBackwardBlock {
     }
   }
 
-  /// dQ of a block of queries += dS K, 32 queries x 32 columns at a time.
+  /// A warp's 32 queries x 32 columns of dQ = dS K; it makes query_tasks of them, one after the other.
+  using QueryGradients = float[2][4][4];
+  static constexpr int query_tasks = 2 * (C::columns / 32) / C::warps;
+  /// dq += dS K for 16 keys of the block.
+  __device__ __forceinline__ void query_products(QueryGradients& dq, int index, int task, int keys16) const {
+    const int half = task & 1, column = task / 2 * 32;
+    const uint32_t ds_place = ScoreTile::columns_first(ds_tile(index), lane) ^ static_cast<uint32_t>(half << 6);
+    const uint32_t k_place = (Tile::rows_first(k_tile(), lane) ^ static_cast<uint32_t>((column & 32) << 1)) + (column >> 6) * 128;
+    uint32_t a[2][4], k[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      ptx::load_matrices_transposed(a[i], ScoreTile::step(ds_place, keys16, i));
+      ptx::load_matrices_transposed(k[i], Tile::step(k_place, keys16, i));
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int n = 0; n < 2; ++n) ptx::mma_pair<T>(dq[m][2 * n], dq[m][2 * n + 1], a[m], k[n], keys16 == 0);
+  }
+  __device__ __forceinline__ void add_products(const QueryGradients& dq, const FlashStep& step, int task) const {
+    const int half = task & 1, column = task / 2 * 32;
+    const int64_t first = (static_cast<int64_t>(b) * p.heads + step.head) * grid.padded_queries + step.query;
+    float* const to = grid.dq + first * C::columns + (half * 2 * (C::columns / 8) + column / 8) * 128 + lane * 4;
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int n = 0; n < 4; ++n) ptx::add_4(to + (m * (C::columns / 8) + n) * 128, dq[m][n]);
+  }
+  /// f(products, add) is called between the two turns.
   __device__ __forceinline__ void add_query_gradients(const FlashStep& step) const {
     if (grid.dq == nullptr) return;
-    constexpr int tasks = 2 * (C::columns / 32);
-    const int64_t first = (static_cast<int64_t>(b) * p.heads + step.head) * grid.padded_queries + step.query;
     if (grid.turns != nullptr) wait_for_turn(step);
 #pragma unroll
-    for (int task = warp; task < tasks; task += C::warps) {
-      const int half = task & 1, column = task / 2 * 32;
-      const uint32_t ds_place = ScoreTile::columns_first(ds_tile(step.index), lane) ^ static_cast<uint32_t>(half << 6);
-      const uint32_t k_place = (Tile::rows_first(k_tile(), lane) ^ static_cast<uint32_t>((column & 32) << 1)) + (column >> 6) * 128;
-      float dq[2][4][4];
+    for (int i = 0; i < query_tasks; ++i) {
+      QueryGradients dq;
 #pragma unroll
-      for (int j = 0; j < C::keys / 16; ++j) {
-        uint32_t a[2][4], k[2][4];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          ptx::load_matrices_transposed(a[i], ScoreTile::step(ds_place, j, i));
-          ptx::load_matrices_transposed(k[i], Tile::step(k_place, j, i));
-        }
-#pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-          for (int n = 0; n < 2; ++n) ptx::mma_pair<T>(dq[m][2 * n], dq[m][2 * n + 1], a[m], k[n], j == 0);
-      }
-      float* const to = grid.dq + first * C::columns + (half * 2 * (C::columns / 8) + column / 8) * 128 + lane * 4;
-#pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int n = 0; n < 4; ++n) ptx::add_4(to + (m * (C::columns / 8) + n) * 128, dq[m][n]);
+      for (int j = 0; j < C::keys / 16; ++j) query_products(dq, step.index, warp + i * C::warps, j);
+      add_products(dq, step, warp + i * C::warps);
     }
     if (grid.turns != nullptr) end_turn(step);
   }
