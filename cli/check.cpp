@@ -33,7 +33,7 @@ struct CheckArguments {
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> out;
   const std::string highest = DeviceDescription(Device::cpu()).isa;
-  for (const char* isa : {"portable", "avx2", "avx512", "amx"}) {
+  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"}) {
     out.emplace_back(isa);
     if (highest == isa) break;
   }

@@ -69,7 +69,7 @@ struct EVERGLOW_API DeviceDescription {
   Device device;
   bool present = true;      ///< false: plans explain, runs throw
   int cores = 1;            ///< CPU: hardware threads this process may use
-  std::string isa;          ///< CPU: "portable", "avx2", "avx512" or "amx", after EVERGLOW_ISA
+  std::string isa;          ///< CPU: "portable", "avx2", "avx512" or "avx512_bf16", after EVERGLOW_ISA
   DeviceFigures figures{};  ///< what predictions are made of; a caller may bring its own
   DeviceDescription(Device device);
   /// A device by name without having it: "cpu", "cuda:0", or one of device_names(). Throws for an unknown name and lists these.

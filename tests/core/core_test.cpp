@@ -142,10 +142,10 @@ TEST(Runtime, BuffersAreAlignedAndStreamsDone) {
 }
 
 TEST(Isa, NamesComeBackAndAWishOnlyLowers) {
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) EXPECT_EQ(parse_isa(name(isa)), isa);
+  for (const Isa isa : every_isa) EXPECT_EQ(parse_isa(name(isa)), isa);
   EXPECT_LE(chosen_isa(), best_isa());
   EXPECT_EQ(error_of([] { parse_isa("sse9"); }),
-            "[EVERGLOW_ISA] expected portable, avx2, avx512 or amx (for example EVERGLOW_ISA=avx2), got \"sse9\"");
+            "[EVERGLOW_ISA] expected portable, avx2, avx512, avx512_bf16 or amx (for example EVERGLOW_ISA=avx2), got \"sse9\"");
 }
 
 TEST(Parallel, RangesAndTasksCoverEachIndexOnce) {
