@@ -37,7 +37,7 @@ struct Model::Impl {
   void ask_result();
   /// Waits for the oldest step on its way.
   void collect();
-  /// How often the scaler has skipped a step, read from the device.
+  /// Reads from the device how often the scaler has skipped a step.
   void read_skipped();
 
   OwnedStream own;
@@ -60,7 +60,7 @@ struct Model::Impl {
   };
   std::vector<Asked> asked;  // most_steps_ahead, in turn
   std::int64_t steps_given = 0, steps_come = 0;
-  std::int64_t skipped = 0;  // as the last result told
+  std::int64_t skipped = 0, skipped_taken = 0;  // by the scaler, as the last result told, and the last one that was taken
   std::vector<StepResult> results;
 };
 

@@ -119,10 +119,9 @@ void Model::Impl::give_rates(std::span<const double> given) {
   const TensorView& to = parameters.scalars.rates;
   const auto entries = to.elements();
   auto* const out = reinterpret_cast<float*>(rates.take(static_cast<std::size_t>(entries) * sizeof(float)));
-  const std::int64_t known = setting.scales_loss() ? skipped : 0;
-  for (std::int64_t more = 0; more < entries; ++more)
-    out[(known + more) % entries] =
-        static_cast<float>(given[std::min(static_cast<std::size_t>(more), given.size() - 1)]);
+  // At most most_steps_ahead steps have not told yet whether they were skipped. The caller counts from what it has taken.
+  for (std::int64_t all = skipped; all < skipped + entries; ++all)
+    out[all % entries] = static_cast<float>(given[std::min(static_cast<std::size_t>(all - skipped_taken), given.size() - 1)]);
   rates.send(bytes_from(to, to), setting.stream);
 }
 
@@ -176,7 +175,7 @@ void Model::Impl::collect() {
   results.push_back(result);
 }
 
-void Model::Impl::read_skipped() { skipped = std::llround(download(parameters.scalars.scaler, setting.stream)[2]); }
+void Model::Impl::read_skipped() { skipped = skipped_taken = std::llround(download(parameters.scalars.scaler, setting.stream)[2]); }
 
 double Model::apply(double rate, double clip) {
   Impl& m = *impl_;
@@ -203,6 +202,7 @@ void Model::train_step(const Batch& batch, const TrainStep& step) {
 
 std::vector<StepResult> Model::take_results(bool wait) {
   while (wait && impl_->steps_come < impl_->steps_given) impl_->collect();
+  impl_->skipped_taken = impl_->skipped;
   return std::exchange(impl_->results, {});
 }
 
