@@ -1,0 +1,43 @@
+// The functions of cuDNN's recurrent layers, found at run time.
+#pragma once
+
+#include "bench/cuda/library.hpp"
+
+#include <cudnn_adv.h>
+
+namespace everglow::bench {
+
+struct Cudnn {
+  SharedLibrary file{"libcudnn.so." + std::to_string(CUDNN_MAJOR)};
+  decltype(&cudnnCreate) create = nullptr;
+  decltype(&cudnnSetStream) set_stream = nullptr;
+  decltype(&cudnnGetErrorString) error_text = nullptr;
+  decltype(&cudnnCreateTensorDescriptor) create_tensor = nullptr;
+  decltype(&cudnnDestroyTensorDescriptor) destroy_tensor = nullptr;
+  decltype(&cudnnSetTensorNdDescriptor) set_tensor = nullptr;
+  decltype(&cudnnGetTensorNdDescriptor) get_tensor = nullptr;
+  decltype(&cudnnCreateDropoutDescriptor) create_dropout = nullptr;
+  decltype(&cudnnDestroyDropoutDescriptor) destroy_dropout = nullptr;
+  decltype(&cudnnSetDropoutDescriptor) set_dropout = nullptr;
+  decltype(&cudnnCreateRNNDescriptor) create_rnn = nullptr;
+  decltype(&cudnnDestroyRNNDescriptor) destroy_rnn = nullptr;
+  decltype(&cudnnSetRNNDescriptor_v8) set_rnn = nullptr;
+  decltype(&cudnnBuildRNNDynamic) build_dynamic = nullptr;
+  decltype(&cudnnGetRNNTempSpaceSizes) temp_sizes = nullptr;
+  decltype(&cudnnGetRNNWeightSpaceSize) weight_size = nullptr;
+  decltype(&cudnnGetRNNWeightParams) weight_params = nullptr;
+  decltype(&cudnnCreateRNNDataDescriptor) create_data = nullptr;
+  decltype(&cudnnDestroyRNNDataDescriptor) destroy_data = nullptr;
+  decltype(&cudnnSetRNNDataDescriptor) set_data = nullptr;
+  decltype(&cudnnRNNForward) forward = nullptr;
+  decltype(&cudnnRNNBackwardData_v8) backward_data = nullptr;
+  decltype(&cudnnRNNBackwardWeights_v8) backward_weights = nullptr;
+};
+
+/// Opened once.
+const Cudnn& cudnn();
+
+/// Throws Error: unsupported where cuDNN says that it lacks what was asked for, else device.
+void check(cudnnStatus_t status, const char* call);
+
+}  // namespace everglow::bench
