@@ -18,7 +18,7 @@ constexpr std::int64_t warp_columns = 1024;  // of a row that a warp makes
 constexpr int warps = 4, batch = 4;          // rows of a block of warps; packs of a thread that are under way at once
 constexpr int usual_threads = 512;
 constexpr std::int64_t usual_row_threads = 512;    // of a block: two fill a multiprocessor
-constexpr std::int64_t segment_columns = 1 << 16;  // of a row in two launches
+constexpr std::int64_t segment_columns = 1 << 15;  // of a row in two launches
 constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1;
 
 /// What stands for elements past the end of a row: nothing to a maximum, a sum of exponentials or one of products.
@@ -306,7 +306,11 @@ void launch_all(const SoftmaxQuery& query, const SoftmaxParams& all, cudaStream_
   const Shape shape = shape_of(query.device.figures, all.columns, {V * sizeof(T), sizeof(T), backward ? 2 : 1});
   SoftmaxParams p = all;
   p.segment = shape.segment, p.segments = std::max<std::int64_t>(shape.segments, 1), p.resident = shape.resident;
-  const std::int64_t at_once = most_blocks / p.segments;
+  std::int64_t at_once = most_blocks / p.segments;
+  if (shape.segments > 0 && shape.blocks == 0) {  // few enough rows that the second reading finds them in the second-level cache
+    const std::int64_t row_bytes = all.columns * static_cast<std::int64_t>(sizeof(T)) * (backward ? 2 : 1);
+    at_once = std::clamp<std::int64_t>(query.device.figures.l2_bytes / 2 / row_bytes, 1, at_once);
+  }
   for (std::int64_t row = 0; row < all.rows; row += at_once) {
     p.x = from_row(all.x, row, sizeof(T)), p.d = from_row(all.d, row, sizeof(T)), p.to = from_row(all.to, row, sizeof(T));
     p.rows = std::min(at_once, all.rows - row);
