@@ -22,6 +22,7 @@ struct SoftmaxParams {
   SoftmaxPart* parts;     // [rows, segments] of rows that are made in two launches
   std::int64_t segment;   // columns of a block
   std::int64_t segments;  // blocks of a row
+  int resident;           // packs of a thread that stay in shared memory
   bool log, zero;         // log-softmax; a row of nothing but -inf becomes zeros
 };
 
@@ -77,6 +78,22 @@ __device__ inline float pack_sum(float sum, const Pack<T, V>& x, float from) {
   for (int v = 0; v < V; ++v) sum += exponential<T>(x.value(v) - from);
   return sum;
 }
+/// An f32 exponential may take the place of what it is of, so that it is made once; 16 bits would lose its digits.
+template <class T>
+constexpr bool keeps_exponentials = std::is_same_v<T, float>;
+template <int V>
+__device__ inline float pack_exponentials(float sum, Pack<float, V>& x, float from) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) sum += x.at[v] = exponential<float>(x.at[v] - from);
+  return sum;
+}
+template <int V>
+__device__ inline Pack<float, V> scaled(Pack<float, V> x, float factor) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) x.at[v] *= factor;
+  return x;
+}
+
 /// Backward: the sum of y dy, or of dy where y is a logarithm.
 template <class T, int V>
 __device__ inline float pack_products(float sum, const Pack<T, V>& y, const Pack<T, V>& dy, bool log) {
