@@ -7,10 +7,6 @@
 #include "cuda/common/attention_rows.cuh"
 #include "cuda/tile/shared_tile.cuh"
 
-#ifndef FLASH_VARIANT
-#define FLASH_VARIANT 4
-#endif
-
 namespace everglow::cuda {
 
 /// Sizes for head dimensions of up to `columns`.
@@ -33,8 +29,7 @@ struct FlashBackward {
   static constexpr uint32_t kv_bytes = keys * Tile::row_bytes, q_bytes = queries * Tile::row_bytes;
   static constexpr uint32_t score_bytes = keys * ScoreTile::row_bytes, statistic_bytes = 2 * queries * sizeof(float);
   static constexpr uint32_t stage_bytes = 2 * q_bytes + statistic_bytes;
-  static constexpr uint32_t score_tiles = FLASH_VARIANT >= 2 && shares ? 3 : 2;
-  static constexpr uint32_t shared_bytes(int stages) { return 2 * kv_bytes + score_tiles * score_bytes + stages * stage_bytes; }
+  static constexpr uint32_t shared_bytes(int stages) { return 2 * kv_bytes + 2 * score_bytes + stages * stage_bytes; }
 };
 
 /// What a backward run needs beside AttentionParams.
@@ -136,13 +131,10 @@ struct FlashBackwardBlock {
   __device__ uint32_t k_tile() const { return shared; }
   __device__ uint32_t v_tile() const { return shared + C::kv_bytes; }
   /// Two tiles of scores: dS of this and of the last block of queries, or, where warps share keys, dS and P of this one.
-  __device__ uint32_t ds_tile(int index) const { return shared + 2 * C::kv_bytes + (C::shares && FLASH_VARIANT == 0 ? 0 : index & 1) * C::score_bytes; }
-  __device__ uint32_t p_tile() const { return shared + 2 * C::kv_bytes + (C::score_tiles - 1) * C::score_bytes; }
-  __device__ __forceinline__ void meet() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + warp % key_groups), "n"(32 * C::column_groups) : "memory");
-  }
+  __device__ uint32_t ds_tile(int index) const { return shared + 2 * C::kv_bytes + (C::shares ? 0 : index & 1) * C::score_bytes; }
+  __device__ uint32_t p_tile() const { return shared + 2 * C::kv_bytes + C::score_bytes; }
   __device__ uint32_t q_tile(int index) const {
-    return shared + 2 * C::kv_bytes + C::score_tiles * C::score_bytes + (index & (grid.stages - 1)) * C::stage_bytes;
+    return shared + 2 * C::kv_bytes + 2 * C::score_bytes + (index & (grid.stages - 1)) * C::stage_bytes;
   }
   __device__ uint32_t do_tile(int index) const { return q_tile(index) + C::q_bytes; }
   __device__ uint32_t statistics(int index) const { return q_tile(index) + 2 * C::q_bytes; }
@@ -307,25 +299,13 @@ struct FlashBackwardBlock {
   }
   /// The same where warps share keys: each makes the scores of its queries, and adds to its columns what all queries give.
   template <bool masked>
-  __device__ __forceinline__ void span_shared(FlashGradients<C>& sums, const FlashStep& step, const FlashStep& before) const {
+  __device__ __forceinline__ void span_shared(FlashGradients<C>& sums, const FlashStep& step) const {
     const int query16 = column_group * (C::span / 16);
     const uint32_t q = q_tile(step.index), d_o = do_tile(step.index), columns = column_group * C::warp_columns / 64 * 128;
     const uint32_t lse = statistics(step.index) + 64 * query16, delta = lse + 4 * C::queries;
     const AttentionOptions<T> options(p, s, b, step.head);
     FlashTransposed<C> x, dp;
-    QueryGradients dq;
-    const bool adds = step.index > 0 && grid.dq != nullptr;
-    flash_transposed_products<C>(x, keys_place(k_tile()), queries_place(q, query16), [&](int d) {
-      constexpr int steps = C::columns / 16, a_task = C::keys / 16, all = query_tasks * a_task;
-      if (FLASH_VARIANT != 6) return;
-#pragma unroll
-      for (int i = 0; i < all; ++i)
-        if (i >= all * d / steps && i < all * (d + 1) / steps) {
-          query_products(dq, before.index, warp + i / a_task * C::warps, i % a_task);
-          if (i % a_task == a_task - 1 && adds) add_products(dq, before, warp + i / a_task * C::warps);
-        }
-    });
-    if (FLASH_VARIANT == 5 && step.index > 0) add_query_gradients(before);
+    flash_transposed_products<C>(x, keys_place(k_tile()), queries_place(q, query16), [](int) {});
     flash_transposed_products<C>(dp, keys_place(v_tile()), queries_place(d_o, query16), [&](int d) {
       parts_of_step(d, C::columns / 16, [&](int m, int n) {
         uint32_t rounded[2];
@@ -338,8 +318,7 @@ struct FlashBackwardBlock {
       score_gradients<masked>(rounded, x[m][n], dp[m][n], statistic(delta, n));
       put(ds_tile(step.index), rounded, m, 2 * query16 + n);
     });
-    if (FLASH_VARIANT == 0) __syncthreads();
-    else meet();
+    __syncthreads();
 #pragma unroll
     for (int j = 0; j < C::queries / 16; ++j) {
       uint32_t a[C::parts][4];
@@ -348,68 +327,59 @@ struct FlashBackwardBlock {
       load_scores(a, ds_tile(step.index), j);
       flash_add_product<C>(sums.dk, a, Tile::rows_first(q + columns, lane), j);
     }
-    if (FLASH_VARIANT == 0) add_query_gradients(step);
+    add_query_gradients(step);
   }
   template <bool masked>
-  __device__ __forceinline__ void span(FlashGradients<C>& sums, const FlashStep& step, const FlashStep& before, int query16) const {
+  __device__ __forceinline__ void span(FlashGradients<C>& sums, const FlashStep& step, int query16) const {
     if constexpr (C::shares)
-      span_shared<masked>(sums, step, before);
+      span_shared<masked>(sums, step);
     else
       span_alone<masked>(sums, step, query16);
   }
   __device__ __forceinline__ void spans(FlashGradients<C>& sums, const FlashStep& step, const FlashStep& before) const {
-    if (FLASH_VARIANT == 6 && C::shares && grid.turns != nullptr && step.index > 0) wait_for_turn(before);
-    if ((!C::shares || FLASH_VARIANT == 4) && step.index > 0) add_query_gradients(before);
+    if (!C::shares && step.index > 0) add_query_gradients(before);
 #pragma unroll
     for (int i = 0; i < (C::shares ? 1 : C::queries / C::span); ++i) {
       const int query16 = (C::shares ? column_group : i) * (C::span / 16);
       if constexpr (general)
-        span<true>(sums, step, before, query16);
+        span<true>(sums, step, query16);
       else if (all(step.query + 16 * query16, C::span))
-        span<false>(sums, step, before, query16);
+        span<false>(sums, step, query16);
       else
-        span<true>(sums, step, before, query16);
+        span<true>(sums, step, query16);
     }
   }
 
-  /// A warp's 32 queries x 32 columns of dQ = dS K; it makes query_tasks of them, one after the other.
-  using QueryGradients = float[2][4][4];
-  static constexpr int query_tasks = 2 * (C::columns / 32) / C::warps;
-  /// dq += dS K for 16 keys of the block.
-  __device__ __forceinline__ void query_products(QueryGradients& dq, int index, int task, int keys16) const {
-    const int half = task & 1, column = task / 2 * 32;
-    const uint32_t ds_place = ScoreTile::columns_first(ds_tile(index), lane) ^ static_cast<uint32_t>(half << 6);
-    const uint32_t k_place = (Tile::rows_first(k_tile(), lane) ^ static_cast<uint32_t>((column & 32) << 1)) + (column >> 6) * 128;
-    uint32_t a[2][4], k[2][4];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      ptx::load_matrices_transposed(a[i], ScoreTile::step(ds_place, keys16, i));
-      ptx::load_matrices_transposed(k[i], Tile::step(k_place, keys16, i));
-    }
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int n = 0; n < 2; ++n) ptx::mma_pair<T>(dq[m][2 * n], dq[m][2 * n + 1], a[m], k[n], keys16 == 0);
-  }
-  __device__ __forceinline__ void add_products(const QueryGradients& dq, const FlashStep& step, int task) const {
-    const int half = task & 1, column = task / 2 * 32;
-    const int64_t first = (static_cast<int64_t>(b) * p.heads + step.head) * grid.padded_queries + step.query;
-    float* const to = grid.dq + first * C::columns + (half * 2 * (C::columns / 8) + column / 8) * 128 + lane * 4;
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int n = 0; n < 4; ++n) ptx::add_4(to + (m * (C::columns / 8) + n) * 128, dq[m][n]);
-  }
-  /// f(products, add) is called between the two turns.
+  /// dQ of a block of queries += dS K, 32 queries x 32 columns at a time.
   __device__ __forceinline__ void add_query_gradients(const FlashStep& step) const {
     if (grid.dq == nullptr) return;
+    constexpr int tasks = 2 * (C::columns / 32);
+    const int64_t first = (static_cast<int64_t>(b) * p.heads + step.head) * grid.padded_queries + step.query;
     if (grid.turns != nullptr) wait_for_turn(step);
 #pragma unroll
-    for (int i = 0; i < query_tasks; ++i) {
-      QueryGradients dq;
+    for (int task = warp; task < tasks; task += C::warps) {
+      const int half = task & 1, column = task / 2 * 32;
+      const uint32_t ds_place = ScoreTile::columns_first(ds_tile(step.index), lane) ^ static_cast<uint32_t>(half << 6);
+      const uint32_t k_place = (Tile::rows_first(k_tile(), lane) ^ static_cast<uint32_t>((column & 32) << 1)) + (column >> 6) * 128;
+      float dq[2][4][4];
 #pragma unroll
-      for (int j = 0; j < C::keys / 16; ++j) query_products(dq, step.index, warp + i * C::warps, j);
-      add_products(dq, step, warp + i * C::warps);
+      for (int j = 0; j < C::keys / 16; ++j) {
+        uint32_t a[2][4], k[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          ptx::load_matrices_transposed(a[i], ScoreTile::step(ds_place, j, i));
+          ptx::load_matrices_transposed(k[i], Tile::step(k_place, j, i));
+        }
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+          for (int n = 0; n < 2; ++n) ptx::mma_pair<T>(dq[m][2 * n], dq[m][2 * n + 1], a[m], k[n], j == 0);
+      }
+      float* const to = grid.dq + first * C::columns + (half * 2 * (C::columns / 8) + column / 8) * 128 + lane * 4;
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int n = 0; n < 4; ++n) ptx::add_4(to + (m * (C::columns / 8) + n) * 128, dq[m][n]);
     }
     if (grid.turns != nullptr) end_turn(step);
   }
@@ -495,7 +465,7 @@ struct FlashBackwardBlock {
     }
     ptx::wait_for_copies<0>();
     __syncthreads();
-    if ((!C::shares || FLASH_VARIANT >= 4) && iterations > 0) add_query_gradients(before);
+    if (!C::shares && iterations > 0) add_query_gradients(before);
     __syncthreads();
     store(p.dk, sums.dk, k_tile(), p.head_dim, p.scale);
     store(p.dv, sums.dv, v_tile(), p.value_dim, 1);
