@@ -7,10 +7,6 @@
 
 #include <cstdint>
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
 #if defined(__AVX512F__)
 #define EVERGLOW_LANES 16
 #elif defined(__AVX__)
@@ -124,7 +120,9 @@ inline void store_part(Short* p, vfloat value, int n) {
 using vuint_unaligned = std::uint32_t __attribute__((vector_size(4 * EVERGLOW_LANES), aligned(4), may_alias));
 inline vuint load_words(const void* p) { return *static_cast<const vuint_unaligned*>(p); }
 inline vfloat dot_words(vfloat sum, vuint a, vuint b) {
-  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  // The types of the compiler's own function for it change from GCC 12 to 13.
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
 }
 inline vfloat first_of_words(vuint words) { return reinterpret_cast<vfloat>(words << 16); }
 inline vfloat second_of_words(vuint words) { return reinterpret_cast<vfloat>(words & 0xffff0000U); }

@@ -2,9 +2,7 @@
 // sources in isa/ include this header.
 //
 // Packed A: f32, panels of at most `rows` rows, as even as possible, one after the other, each [k, rows of the panel]. Packed B:
-// panels of `panel_columns` columns, each [k, panel_columns], the last filled up with zeros. Where an instruction set multiplies
-// pairs of bf16, B in bf16 is packed in words of two consecutive k, the first below, [(k + 1) / 2, panel_columns], and A as well
-// where it is bf16 too; the word of an odd k is filled up with zero in both.
+// panels of `panel_columns` columns, each [k, panel_columns], the last filled up with zeros. Words of pairs: see GemmKernels.
 #pragma once
 
 #include "core/stored.hpp"
@@ -30,6 +28,8 @@ struct PackedProduct {
   bool load_c = false;
 };
 
+/// Where an instruction set multiplies pairs of bf16, B in bf16 is packed in words of two consecutive k, the first in the lower
+/// half, each panel [(k + 1) / 2, panel_columns]; A as well where it is bf16 too. The word of an odd k ends in zero in both.
 struct GemmKernels {
   int rows;           // of the largest tile
   int panel_columns;  // of a panel of B
