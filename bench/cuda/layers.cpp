@@ -1,6 +1,7 @@
-// Linear, recurrent, softmax and elementwise layers on a card, beside a copy of the same bytes. Usage: everglow_cuda_bench
+// Linear, recurrent, softmax and elementwise layers on a card, beside a copy of the same bytes, and the translation model. Usage: everglow_cuda_bench
 // OUT.jsonl [LAYER [WORDS]]
 #include "bench/cuda/clock.hpp"
+#include "bench/cuda/models.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -237,7 +238,7 @@ void pointwises(const Sink& sink) {
 int main(int argc, char** argv) {
   using namespace everglow;
   if (argc < 2) {
-    std::cerr << "usage: everglow_cuda_bench OUT.jsonl [copy|linear|recurrent|softmax|pointwise [WORDS OF A CASE]]\n";
+    std::cerr << "usage: everglow_cuda_bench OUT.jsonl [copy|linear|recurrent|softmax|pointwise|gnmt [WORDS OF A CASE]]\n";
     return 2;
   }
   try {
@@ -256,6 +257,7 @@ int main(int argc, char** argv) {
     if (only.empty() || only == "recurrent") bench::recurrents(sink);
     if (only.empty() || only == "softmax") bench::softmaxes(sink);
     if (only.empty() || only == "pointwise") bench::pointwises(sink);
+    if (only.empty() || only == "gnmt") bench::train_models(sink.words, sink.take);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;
