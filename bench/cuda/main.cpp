@@ -1,4 +1,5 @@
 // The benchmarks of `everglow bench` on a card, for machines that have none of the libraries that the tool needs.
+#include "bench/cuda/models.hpp"
 #include "bench/story.hpp"
 
 #include <charconv>
@@ -9,7 +10,7 @@ namespace everglow::bench {
 namespace {
 
 constexpr const char* usage =
-    "usage: everglow_cuda_bench OUT.jsonl [LAYER|all|story [WORDS]] [OPTION]...\n"
+    "usage: everglow_cuda_bench OUT.jsonl [LAYER|all|story|gnmt [WORDS]] [OPTION]...\n"
     "Times the rows of a layer on a card and adds a line of JSON for each to the file; - writes none.\n"
     "  WORDS              only cases whose line holds them\n"
     "  --tag TAG          built-in cases with this tag: card (the default), headline, users, bench\n"
@@ -28,7 +29,7 @@ struct Arguments {
   Request request{};
   std::string dtype = "f16";
   Device device = Device::cuda(0);
-  bool story = false, list = false, help = false;
+  bool story = false, models = false, list = false, help = false;
 };
 
 double seconds_of(const std::string& text) {
@@ -66,7 +67,8 @@ void take_words(Arguments& a, const std::vector<std::string>& words) {
   if (words.size() > 2) a.request.filter = words[2];
   if (words.size() < 2 || words[1] == "all") return;
   a.story = words[1] == "story";
-  if (a.story) return;
+  a.models = words[1] == "gnmt";
+  if (a.story || a.models) return;
   a.request.layer = words[1];
   std::string known;
   for (const Layer& layer : benchmarked_layers()) {
@@ -119,6 +121,10 @@ void run(Arguments a) {
   if (a.list) return list(a);
   open_device(a.request.settings, a.device);
   a.request.settings.rotate_bytes = rotation_of(a.request.settings.device);
+  if (a.models) {
+    Output output(a.request);
+    return train_models(a.request.filter, a.device, [&](const Record& record) { output.add({record}); });
+  }
   if (a.story)
     tell_story(a.request, a.dtype, {});
   else
