@@ -256,7 +256,7 @@ class Page(html.parser.HTMLParser):
 def committed(folder):
     """The files that docs/bench.md quotes can be drawn and compared."""
     results = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'bench', 'results')
-    files = [os.path.join(results, name) for name in sorted(os.listdir(results)) if name.startswith('cpu_')]
+    files = [os.path.join(results, name) for name in sorted(os.listdir(results)) if name.startswith(('cpu_', 'cuda_'))]
     check(files, results)
     result = run('bench', 'report', *files, '--html', os.path.join(folder, 'all.html'))
     check(result.returncode == 0, result.stderr)
