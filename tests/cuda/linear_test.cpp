@@ -3,15 +3,20 @@
 #include "cases/proof/placement.hpp"
 #include "cases/proof/proof.hpp"
 #include "cuda/card.hpp"
+#include "gemm/cublaslt.hpp"
 #include "support/tensor.hpp"
 
 #include <everglow/everglow.hpp>
 
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 namespace everglow {
@@ -251,6 +256,56 @@ TEST_F(CudaLinear, ExplainNamesTheAlgorithm) {
   const LinearPlan plan({.inputs = 1024, .outputs = 4096, .dtype = DType::f16, .training = true}, {4096}, card);
   for (const ExplanationGemm& gemm : plan.explain().gemms)
     EXPECT_NE(gemm.algorithm.find("cuBLASLt"), std::string::npos) << gemm.pass << ": " << gemm.algorithm;
+}
+
+/// Choices that were measured are taken, by plans of this process and by those of one that finds the file, and the results agree.
+TEST_F(CudaLinear, TuneMeasuresAndALaterProcessFindsIt) {
+  const std::filesystem::path file = std::filesystem::temp_directory_path() / ("everglow_tuned_" + std::to_string(getpid()));
+  std::filesystem::remove(file);
+  ASSERT_EQ(0, setenv("EVERGLOW_TUNED", file.c_str(), 1));
+  cublaslt::forget_choices();
+  const Odd odd{.batch = 512, .inputs = 264, .outputs = 520};
+  const auto plan_of = [&](const char* row) { return LinearPlan(odd.description(), {odd.batch}, card, {.force = row}); };
+  const auto measured = [&] {
+    int count = 0;
+    const LinearPlan plan = plan_of("cublaslt.linear");
+    for (const ExplanationGemm& gemm : plan.explain().gemms) count += gemm.algorithm.find("measured") != std::string::npos ? 1 : 0;
+    return count;
+  };
+  const LinearPlan plan = plan_of("cublaslt.linear");
+  const Buffer scratch(plan.workspace_bytes(), card);
+  WholeLayer heuristic(plan, odd), came(plan, odd), later(plan, odd);
+  heuristic.run(scratch, stream);
+  EXPECT_EQ(measured(), 0);
+  const LinearForward forward{
+      .x = came.x.view, .weight = came.w.view, .bias = WholeLayer::vector(came.bias), .y = came.y.view, .preactivation = {}};
+  EXPECT_EQ(plan.tune(forward, scratch, stream), 1);
+  EXPECT_EQ(plan.tune(forward, scratch, stream), 0) << "what was measured is not measured again";
+  const LinearBackward backward{.dy = came.dy.view,
+                                .x = came.x.view,
+                                .weight = came.w.view,
+                                .preactivation = {},
+                                .dx = came.dx.view,
+                                .dweight = came.dw.view,
+                                .dbias = WholeLayer::vector(came.db)};
+  EXPECT_EQ(plan.tune(backward, scratch, stream), 2);
+  EXPECT_EQ(tuned::read(file).size(), 3U);
+  EXPECT_EQ(measured(), 3);
+  cublaslt::forget_choices();  // as a new process
+  EXPECT_EQ(measured(), 3);
+  later.run(scratch, stream);
+  for (WholeLayer* one : {&came, &later}) {
+    EXPECT_TRUE(same(one->y, heuristic.y)) << "y";
+    EXPECT_TRUE(same(one->dx, heuristic.dx)) << "dx";
+    EXPECT_TRUE(same(one->dw, heuristic.dw)) << "dweight";
+    EXPECT_TRUE(same(one->db, heuristic.db)) << "dbias";
+  }
+  std::ofstream(file) << "damaged";
+  cublaslt::forget_choices();
+  EXPECT_EQ(measured(), 0);
+  std::filesystem::remove(file);
+  unsetenv("EVERGLOW_TUNED");
+  cublaslt::forget_choices();
 }
 
 /// A captured run gives at each replay what a plain one does.

@@ -260,13 +260,22 @@ Verdict accepts(const LinearQuery& query) {
   return accept_library(query.device);
 }
 
-/// The algorithms for tensors on preferred strides, or for their copies.
+/// The algorithms for tensors on preferred strides, with a bias and its gradient.
 void explain(const LinearQuery& query, Explanation& out) {
   if (!query.device.present) return;
   const CurrentCard current(query.device.device.index);
+  const LinearDescription& d = query.description;
+  const Epilogue endings[] = {fused(d, true, d.training).value_or(Epilogue::bias), Epilogue::none,
+                              d.layout == LinearLayout::outputs_inputs ? Epilogue::sum_of_b : Epilogue::sum_of_a};
   for (std::size_t i = 0; i < out.gemms.size(); ++i)
-    if (const std::optional<cublaslt::Form> form = form_of_pass(query, static_cast<int>(i), true))
+    if (const std::optional<cublaslt::Form> form = form_of_pass(query, static_cast<int>(i), endings[i]))
       out.gemms[i].algorithm = cublaslt::algorithm_text(query.device.device.index, *form);
+}
+
+int tune(const std::function<void()>& run) {
+  cublaslt::Tuning tuning;
+  run();
+  return tuning.keep();
 }
 
 void plain_forward(const LinearQuery& query, const LinearForward& t, void*, const Stream& stream) {
@@ -312,7 +321,8 @@ const LinearRow linear_cublaslt{.name = "cublaslt.linear",
                                 .footprint = footprint,
                                 .forward = forward,
                                 .backward = backward,
-                                .explain = explain};
+                                .explain = explain,
+                                .tune = tune};
 
 const LinearRow linear{.name = "cuda.linear",
                        .accepts = accept_storage_on_card<LinearQuery>,

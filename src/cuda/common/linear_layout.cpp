@@ -139,13 +139,16 @@ Matrix staged_matrix(const Matrix& m, void* room) {
   return {room, m.rows, m.columns, rounded(m.columns * size, line) / size, 1, m.dtype};
 }
 
-std::optional<cublaslt::Form> form_of_pass(const LinearQuery& query, int pass, bool strided) {
-  const LayerProduct product = product_of(query, passes[pass], strided, made(query));
+std::optional<cublaslt::Form> form_of_pass(const LinearQuery& query, int pass, cublaslt::Epilogue epilogue) {
+  const LayerProduct product = product_of(query, passes[pass], true, made(query));
   if (product.c.rows == 0 || product.c.columns == 0) return {};
   const plan::OddScheme scheme = scheme_of(query, product);
   Moves moves;
   const Prepared prepared = prepare(product, scheme, moves);
-  return form_of(query.options.math, prepared.a, prepared.b, prepared.c, {});
+  const bool stores_z = epilogue == cublaslt::Epilogue::gelu_aux || epilogue == cublaslt::Epilogue::gelu_aux_bias;
+  std::optional<cublaslt::Form> out = form_of(query.options.math, prepared.a, prepared.b, prepared.c, {.epilogue = epilogue});
+  if (out && stores_z) out->ld_aux = out->ldd;
+  return out;
 }
 
 }  // namespace everglow::cuda
