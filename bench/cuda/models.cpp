@@ -31,8 +31,7 @@ gnmt::Batch random_batch(const ModelCase& c, std::uint64_t seed) {
 }
 
 void train_model(const ModelCase& c, Device card, const std::function<void(const Record&)>& take, const std::string& line) {
-  const gnmt::ModelDescription description{
-      .hidden = c.hidden, .layers = c.layers, .vocabulary = c.vocabulary, .dtype = c.dtype};
+  const gnmt::ModelDescription description{.hidden = c.hidden, .layers = c.layers, .vocabulary = c.vocabulary, .dtype = c.dtype};
   gnmt::Model model(description, card, {});
   model.initialise(1);
   std::vector<gnmt::Batch> batches;
@@ -66,7 +65,7 @@ void train_model(const ModelCase& c, Device card, const std::function<void(const
 }  // namespace
 
 void train_models(const std::string& words, Device card, const std::function<void(const Record&)>& take) {
-  std::vector<ModelCase> cases{{512, 2, 8000, 768, 16}, {1024, 4, 32320, 128, 50}, {1024, 4, 32320, 64, 50},
+  std::vector<ModelCase> cases{{512, 2, 8000, 768, 16},   {1024, 4, 32320, 128, 50}, {1024, 4, 32320, 64, 50},
                                {1024, 4, 32320, 256, 50}, {1024, 4, 32320, 512, 50}, {1024, 4, 32320, 64, 256}};
   cases.push_back({1024, 4, 32320, 128, 50, DType::f16});
   cases.push_back({512, 2, 8000, 768, 16, DType::f16});

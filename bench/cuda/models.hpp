@@ -3,6 +3,8 @@
 
 #include "bench/record.hpp"
 
+#include <everglow/tensor.hpp>
+
 #include <functional>
 #include <string>
 
