@@ -334,19 +334,19 @@ TEST_F(CudaLinear, IsCapturedIntoAGraph) {
 
 /// One plan, two streams at once, a workspace each, in which odd rows are staged: neither sees the other's.
 TEST_F(CudaLinear, RunsOnTwoStreamsAtOnce) {
-  const LinearDescription d{.inputs = WholeLayer::i, .outputs = WholeLayer::o, .dtype = DType::f16, .training = true};
+  const Odd odd;
   for (const char* row : {"cublaslt.linear", "cuda.linear"}) {
     SCOPED_TRACE(row);
-    const LinearPlan plan(d, {WholeLayer::b}, card, {.force = row});
-    WholeLayer expected(plan, true, false), first(plan, true, false), second(plan, true, false);
+    const LinearPlan plan(odd.description(), {odd.batch}, card, {.force = row});
+    WholeLayer expected(plan, odd), first(plan, odd), second(plan, odd);
     const Buffer scratch[] = {Buffer(plan.workspace_bytes(), card), Buffer(plan.workspace_bytes(), card)};
-    expected.run(plan, false, scratch[0], stream);
+    expected.run(scratch[0], stream);
     stream.synchronize();
     cudaStream_t streams[2] = {nullptr, nullptr};
     for (cudaStream_t& own : streams) ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking));
     for (int repeat = 0; repeat < 4; ++repeat) {
-      first.run(plan, false, scratch[0], {card, streams[0]});
-      second.run(plan, false, scratch[1], {card, streams[1]});
+      first.run(scratch[0], {card, streams[0]});
+      second.run(scratch[1], {card, streams[1]});
     }
     for (const cudaStream_t own : streams) Stream{card, own}.synchronize(), cudaStreamDestroy(own);
     for (WholeLayer* came : {&first, &second}) {
