@@ -16,12 +16,15 @@ void check(cudaError_t fault) {
   if (fault != cudaSuccess) throw std::runtime_error(cudaGetErrorString(fault));
 }
 
-/// The name of the card, as its driver says it.
+}  // namespace
+
 std::string card_name() {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, card.index));
   return properties.name;
 }
+
+namespace {
 
 class Timer {
  public:

@@ -32,5 +32,6 @@ class Numbers {
 };
 
 inline constexpr Device card = Device::cuda(0);
+std::string card_name();  ///< as its driver says it
 
 }  // namespace everglow::bench

@@ -1,5 +1,5 @@
-// Linear, recurrent, softmax and elementwise layers on a card, beside a copy of the same bytes, and the translation model. Usage: everglow_cuda_bench
-// OUT.jsonl [LAYER [WORDS]]
+// Linear, recurrent, softmax and elementwise layers on a card, beside a copy of the same bytes, and the translation model. Usage:
+// everglow_cuda_bench OUT.jsonl [LAYER [WORDS]]
 #include "bench/cuda/clock.hpp"
 #include "bench/cuda/models.hpp"
 

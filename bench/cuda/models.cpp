@@ -32,8 +32,7 @@ gnmt::Batch random_batch(const ModelCase& c, std::uint64_t seed) {
 }
 
 void train_model(const ModelCase& c, const std::function<void(const Record&)>& take, const std::string& line) {
-  const gnmt::ModelDescription description{
-      .hidden = c.hidden, .layers = c.layers, .vocabulary = c.vocabulary, .dtype = c.dtype};
+  const gnmt::ModelDescription description{.hidden = c.hidden, .layers = c.layers, .vocabulary = c.vocabulary, .dtype = c.dtype};
   gnmt::Model model(description, card, {});
   model.initialise(1);
   std::vector<gnmt::Batch> batches;
@@ -49,7 +48,7 @@ void train_model(const ModelCase& c, const std::function<void(const Record&)>& t
   steps(warmup);
   const auto explained = gnmt::explain(description, {c.batch, c.length}, card, {.advice = false});
   Record record{.op = "gnmt", .line = line, .direction = "train", .kernel = "everglow.gnmt", .dtype = std::string(name(c.dtype))};
-  record.device = DeviceDescription(card).name;
+  record.device = card_name(), record.isa = "cuda";
   record.chosen = true, record.warmup = warmup;
   for (int sample = 0; sample < samples; ++sample) {
     const auto begin = std::chrono::steady_clock::now();
@@ -67,7 +66,7 @@ void train_model(const ModelCase& c, const std::function<void(const Record&)>& t
 }  // namespace
 
 void train_models(const std::string& words, const std::function<void(const Record&)>& take) {
-  std::vector<ModelCase> cases{{512, 2, 8000, 768, 16}, {1024, 4, 32320, 128, 50}, {1024, 4, 32320, 64, 50},
+  std::vector<ModelCase> cases{{512, 2, 8000, 768, 16},   {1024, 4, 32320, 128, 50}, {1024, 4, 32320, 64, 50},
                                {1024, 4, 32320, 256, 50}, {1024, 4, 32320, 512, 50}, {1024, 4, 32320, 64, 256}};
   cases.push_back({1024, 4, 32320, 128, 50, DType::f16});
   cases.push_back({512, 2, 8000, 768, 16, DType::f16});
