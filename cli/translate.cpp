@@ -141,7 +141,9 @@ void add_translate(CLI::App& tool, int& status) {
       ->type_name("N")
       ->check(whole(1, "2000", 100'000'000))
       ->capture_default_str();
-  app.add_option("--device", a->device, "cpu")->type_name("NAME")->capture_default_str();
+  app.add_option("--device", a->device, "cpu, or cuda:N where CUDA is built and a card is there")
+      ->type_name("NAME")
+      ->capture_default_str();
   app.add_option("--threads", a->plan.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
       ->type_name("N")
       ->check(whole(1, "2", 1024));

@@ -35,8 +35,8 @@ struct AdamStep {
   /// halves the scale where it overflows and doubles it after scale_interval good steps, within 2^-24 ... 2^24. Needs `overflow`.
   /// Several rates serve a caller that learns of a skipped step later than the device, and whose schedule does not count it.
   TensorView scaler{};
-  TensorView norm{};        // f32 [1]: global norm before clipping; not given: not written
-  TensorView overflow{};    // i32 [1]: 1 and nothing is changed where a gradient is not finite; not given: not checked
+  TensorView norm{};      // f32 [1]: global norm before clipping; not given: not written
+  TensorView overflow{};  // i32 [1]: 1 and nothing is changed where a gradient is not finite; not given: not checked
 };
 
 /// Plan of one optimiser step. What it writes (parameters, moments, copies, step, norm, overflow) must be apart from everything

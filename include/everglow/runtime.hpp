@@ -22,8 +22,8 @@ struct Stream {
   EVERGLOW_API void synchronize() const;  ///< waits until all work given to the stream is done
 };
 
-/// A stream that lives as long as this object and its copies. On a card it is one of its own, which may be captured, and which is in
-/// order with the card's default stream; on the CPU it is the CPU's.
+/// A stream that lives as long as this object and its copies. On a card it is one of its own, which may be captured, and which is
+/// in order with the card's default stream; on the CPU it is the CPU's.
 class EVERGLOW_API OwnedStream {
  public:
   explicit OwnedStream(Device device);

@@ -10,8 +10,8 @@ struct LossScaler {
   float scale, good, skipped;  // good: steps since the scale changed; skipped: in all
 };
 
-/// Halved where a step is skipped, doubled after `interval` good steps, within 2^-24 ... 2^24: gradients that are all zeros would let
-/// it grow for ever. Powers of two, so that a scaled gradient has the digits of the plain one.
+/// Halved where a step is skipped, doubled after `interval` good steps, within 2^-24 ... 2^24: gradients that are all zeros would
+/// let it grow for ever. Powers of two, so that a scaled gradient has the digits of the plain one.
 constexpr LossScaler after_step(LossScaler s, bool overflow, std::int64_t interval) {
   constexpr float least = 0x1p-24F, most = 0x1p24F;
   if (overflow) {

@@ -28,9 +28,9 @@ struct DeviceRuntime {
   void (*launch_graph)(void* graph, const Stream& stream) = nullptr;
   void (*destroy_graph)(void* graph) = nullptr;
 
-  int (*cores)() = nullptr;                                         // processors that this process may use; null: not a CPU
-  DeviceFigures (*figures)(int index) = nullptr;                    // of a card; capability 0 where there is none of this index
-  std::vector<BackendStatus> (*libraries)() = nullptr;              // what it opens at run time; null: nothing
+  int (*cores)() = nullptr;                             // processors that this process may use; null: not a CPU
+  DeviceFigures (*figures)(int index) = nullptr;        // of a card; capability 0 where there is none of this index
+  std::vector<BackendStatus> (*libraries)() = nullptr;  // what it opens at run time; null: nothing
 };
 
 extern const DeviceRuntime cpu_runtime;

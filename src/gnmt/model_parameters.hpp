@@ -32,12 +32,12 @@ struct Weights {
 
 /// What a step reads and writes beside tensors, one block of the device's memory: `told` is copied there, `came` from there.
 struct StepScalars {
-  TensorView rates;  // f32 [most_steps_ahead + 1]
-  TensorView step;   // i64 [1], Adam's counter
-  TensorView scaler;  // f32 [3], of a loss scale that moves (AdamStep::scaler)
-  TensorView loss;    // f32 [1]; f64 beside f64
-  TensorView count;   // f32 [1]
-  TensorView norm;    // f32 [1]
+  TensorView rates;     // f32 [most_steps_ahead + 1]
+  TensorView step;      // i64 [1], Adam's counter
+  TensorView scaler;    // f32 [3], of a loss scale that moves (AdamStep::scaler)
+  TensorView loss;      // f32 [1]; f64 beside f64
+  TensorView count;     // f32 [1]
+  TensorView norm;      // f32 [1]
   TensorView overflow;  // i32 [1]
 };
 

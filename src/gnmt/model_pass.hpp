@@ -55,10 +55,10 @@ struct PassShape {
 
 /// What a pass reads of a batch: one block, filled on the host and copied as a whole.
 struct PassInputs {
-  TensorView source;          // i32 [S, B]
-  TensorView lengths;         // i32 [B]
+  TensorView source;            // i32 [S, B]
+  TensorView lengths;           // i32 [B]
   TensorView decoder, targets;  // i32 [T, B], not given without a decoder
-  TensorView dropout;         // i64 [uses, 2], seed and offset of each use of dropout; not given without training
+  TensorView dropout;           // i64 [uses, 2], seed and offset of each use of dropout; not given without training
   PassInputs() = default;
   PassInputs(Carver& carver, const PassShape& shape, std::int64_t uses);
 };
@@ -140,9 +140,9 @@ class Decoder {
   void add_choices(std::vector<LayerChoice>& choices) const;
 
   TensorView input;    // i32 [T, B]
-  TensorView targets;// i32 [T, B]
-  TensorView query;  // [T, B, H]
-  TensorView lse;    // [B, heads, T]; f64 beside f64
+  TensorView targets;  // i32 [T, B]
+  TensorView query;    // [T, B, H]
+  TensorView lse;      // [B, heads, T]; f64 beside f64
 
  private:
   struct Layer {

@@ -15,15 +15,16 @@ namespace {
 /// milliseconds.
 constexpr std::size_t most_passes = 64, most_passes_on_card = 512;
 
-/// Sizes of a card's passes: a step of both sides more is a fortieth of the work of a long sentence, and rows come in the units that
-/// products are made of.
+/// Sizes of a card's passes: a step of both sides more is a fortieth of the work of a long sentence, and rows come in the units
+/// that products are made of.
 constexpr std::int64_t step_unit = 4, row_unit = 32;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 TensorView bytes_from(const TensorView& first, const TensorView& last) {
   const auto* const begin = static_cast<const std::byte*>(first.data);
-  const auto* const end = static_cast<const std::byte*>(last.data) + static_cast<std::size_t>(last.elements()) * size_of(last.dtype);
+  const auto* const end =
+      static_cast<const std::byte*>(last.data) + static_cast<std::size_t>(last.elements()) * size_of(last.dtype);
   return {first.data, DType::u8, {end - begin}, first.device};
 }
 

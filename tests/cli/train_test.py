@@ -119,7 +119,7 @@ def wrong_arguments(folder, pairs):
     refused(['--dropout', 'from 0 to 0.999'], 'train', '--train', pairs, '--dropout', '1', *out)
     refused(['--minutes', '--steps'], 'train', '--train', pairs, '--steps', '1', '--minutes', '1', *out)
     refused(['numbers', 'letters'], 'train', '--corpus', 'letters', *out)
-    refused(['--precision: expected f32', 'got bf16'], 'train', '--train', pairs, '--precision', 'bf16', *out)
+    refused(['--precision: expected f32, f16 or bf16', 'got f64'], 'train', '--train', pairs, '--precision', 'f64', *out)
     refused(['--out: expected a folder'], 'train', '--train', pairs, '--out', '')
     refused(['--max-words 1: none of the 80 training pairs'], 'train', '--train', write(pairs + '.long', 'a b\tc d\n' * 80),
             '--max-words', '1', *out)

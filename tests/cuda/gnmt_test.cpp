@@ -50,8 +50,7 @@ Model like(const Model& model, DType dtype, Device device) {
 void round_weights(Model& model) {
   for (const Parameter& p : model.parameters()) {
     auto* const values = static_cast<float*>(p.value.data);
-    for (std::int64_t i = 0; i < p.value.elements(); ++i)
-      values[i] = std::round(values[i] * 0x1p8F) * 0x1p-8F;
+    for (std::int64_t i = 0; i < p.value.elements(); ++i) values[i] = std::round(values[i] * 0x1p8F) * 0x1p-8F;
   }
   model.weights_changed();
 }
@@ -76,8 +75,8 @@ double root_of_mean_square(const std::vector<double>& a, const std::vector<doubl
 
 /// Errors of a network have no useful worst case; the house rule is twice the error of a plain implementation that rounds at the
 /// same places: the CPU's, of the same type, both beside the model in f64. Both are taken as the root of the mean square over a
-/// tensor, in which single unlucky roundings vanish. Where the CPU happens to be nearly exact a handful of roundings is allowed: one
-/// for each of the at most eight layers that a gradient passes on its way down.
+/// tensor, in which single unlucky roundings vanish. Where the CPU happens to be nearly exact a handful of roundings is allowed:
+/// one for each of the at most eight layers that a gradient passes on its way down.
 TEST_P(CudaGnmt, AStepHasTheGradientsOfTheCpu) {
   const DType dtype = GetParam();
   for (const std::int64_t layers : {1, 2, 3}) {
@@ -89,7 +88,8 @@ TEST_P(CudaGnmt, AStepHasTheGradientsOfTheCpu) {
     const Step truth = step_of(exact, batch), expected = step_of(plain, batch), actual = step_of(there, batch);
     EXPECT_EQ(actual.loss.tokens, batch.target_tokens);
     const double unit = everglow::test::unit_roundoff(dtype);
-    EXPECT_NEAR(actual.loss.loss, truth.loss.loss, 2 * std::fabs(expected.loss.loss - truth.loss.loss) + 8 * unit * truth.loss.loss);
+    EXPECT_NEAR(actual.loss.loss, truth.loss.loss,
+                2 * std::fabs(expected.loss.loss - truth.loss.loss) + 8 * unit * truth.loss.loss);
     double worst = 0;
     for (std::size_t i = 0; i < truth.gradients.size(); ++i) {
       const std::vector<double> none(truth.gradients[i].size(), 0.0);

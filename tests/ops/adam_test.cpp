@@ -122,7 +122,12 @@ TEST(Adam, AScalerHalvesDoublesAndChoosesTheRate_sanitize) {
       if (bad) scaled.gradients[1].put(77, std::numeric_limits<double>::infinity());
       const auto before = scaled.all(scaled.parameters);
       run(d, scaled,
-          {.tensors = tensors, .step = scaled.step, .rate = rates, .scaler = scaler, .norm = scaled.norm, .overflow = scaled.overflow},
+          {.tensors = tensors,
+           .step = scaled.step,
+           .rate = rates,
+           .scaler = scaler,
+           .norm = scaled.norm,
+           .overflow = scaled.overflow},
           row);
       EXPECT_EQ(scaler.values(), (std::vector<double>{scale, good, skipped}));
       if (bad) {
@@ -152,8 +157,8 @@ TEST(Adam, AScalersScaleStaysWithinItsBounds) {
       model.gradients[0].fill(bad ? std::nan("") : 0.0);
       const double bound = bad ? 0x1p-24 : 0x1p24;
       scaler.put(0, bound), scaler.put(1, 1999), scaler.put(2, 0);
-      run({}, model,
-          {.tensors = tensors, .step = model.step, .rate = model.rate, .scaler = scaler, .overflow = model.overflow}, row);
+      run({}, model, {.tensors = tensors, .step = model.step, .rate = model.rate, .scaler = scaler, .overflow = model.overflow},
+          row);
       EXPECT_EQ(scaler.values(), (std::vector<double>{bound, 0, bad ? 1.0 : 0.0})) << row;
     }
   }

@@ -39,7 +39,7 @@ struct Parameter {
   std::string name;  ///< for example "encoder.0.weight_ih", "encoder.0.weight_ih_reverse", "decoder.1.bias_hh", "attention.query"
   TensorView value;
   TensorView gradient;  ///< times the loss scale where there is one
-  TensorView m, v;  ///< Adam's moments
+  TensorView m, v;      ///< Adam's moments
 };
 
 /// Which row each layer's plan took, for people: {"encoder 0 (recurrent 256 -> 256, both ways)", explanation}.
@@ -111,7 +111,8 @@ class Model {
   /// Loss without dropout and without gradients; label smoothing as in training.
   LossSum evaluate(const Batch& batch);
 
-  /// In f32 (or f64) whatever the model's type is, as all decoding: encodes the sources of a batch and prepares `beam` decoder rows for each.
+  /// In f32 (or f64) whatever the model's type is, as all decoding: encodes the sources of a batch and prepares `beam` decoder rows
+  /// for each.
   std::unique_ptr<DecoderState> start(const Batch& sources, std::int64_t beam);
   /// Feeds one token to each row [B·beam] after taking over the state of row parents[r]; returns the log-probabilities f32
   /// [B·beam, V], valid until the next call. Each group of `beam` rows takes over rows of one sentence, sentences in order; a
