@@ -1,5 +1,6 @@
 // Training steps of the translation model on a card, by the clock of the host: whole steps, with what prepares and starts them.
 #include "bench/cuda/models.hpp"
+#include "bench/cuda/card.hpp"
 
 #include <everglow/gnmt/model.hpp>
 #include <everglow/gnmt/plan.hpp>
@@ -47,7 +48,7 @@ void train_model(const ModelCase& c, Device card, const std::function<void(const
   steps(warmup);
   const auto explained = gnmt::explain(description, {c.batch, c.length}, card, {.advice = false});
   Record record{.op = "gnmt", .line = line, .direction = "train", .kernel = "everglow.gnmt", .dtype = std::string(name(c.dtype))};
-  record.device = card_name(), record.isa = "cuda";
+  record.device = open_card(card)->name, record.isa = "cuda";
   record.chosen = true, record.warmup = warmup;
   for (int sample = 0; sample < samples; ++sample) {
     const auto begin = std::chrono::steady_clock::now();
