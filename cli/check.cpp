@@ -211,9 +211,10 @@ Written by `everglow check --support` from the kernel tables and the case lists 
 - In 16 bits the rows `cpu.*` add up in f32, as gates, probabilities and cell states are f32, and round a result once. f16 is converted to
   f32 where it is read, by the CPU's own instructions where it has F16C: f16 arithmetic of AVX-512 would add up in f16. bf16 is
   widened to f32 there, or, with the instruction set `avx512_bf16`, two operands of bf16 are multiplied as they are, in pairs: the
-  three products of linear layers, and x and h of recurrent layers with the weights. Subnormal numbers then count as zero in these
-  products. What the definition keeps in f32 stays so (gradients inside a recurrent layer, what a projection reads). `explain()`
-  says how a row multiplies.
+  three products of linear layers, x and h of recurrent layers with the weights, and q k and do v of attention where the head
+  dimension is even and queries are not few. Subnormal numbers then count as zero in these products. What the definition keeps in f32
+  stays so: gradients inside a recurrent layer, what a projection reads, probabilities and their gradients. `explain()` says how a
+  row multiplies.
 )",
              asked_support().markdown());
 }

@@ -28,8 +28,10 @@ struct Estimate {
     const double element = bytes / positive(f.bandwidth_gbs) + layout_clocks * vector_ns / f.units;
     return {call, 2 / (positive(tflops) * 1e3 * f.achieved_math), element, element, element};
   }
-  AttentionCosts attention(double bytes, bool backward) const {
-    const double multiply = 2 * f.units / (positive(f.f32_tflops) * 1e3 * c::cpu_attention_share);
+  /// `pairs`: q k and do v are multiplied in half of the time, one product of two and two of five.
+  AttentionCosts attention(double bytes, bool backward, bool pairs) const {
+    const double share = !pairs ? 1 : backward ? 0.8 : 0.75;
+    const double multiply = share * 2 * f.units / (positive(f.f32_tflops) * 1e3 * c::cpu_attention_share);
     return {multiply, (backward ? c::score_backward_clocks : c::score_clocks) * vector_ns,
             c::move_clocks * vector_ns + bytes / positive(f.l3.gbs), c::block_us};
   }
@@ -61,8 +63,9 @@ CpuFigures estimate_costs(const DeviceFigures& f, int lanes, bool pairs) {
     out.pack_ns[d] = {bytes / positive(out.core_bandwidth_gbs) + c::layout_clocks * estimate.vector_ns,
                       bytes / positive(out.core_bandwidth_gbs) + c::turn_clocks * estimate.vector_ns};
     for (std::size_t backward = 0; backward < 2; ++backward)
-      out.attention[d][backward] = out.small_heads[d][backward] = estimate.attention(bytes, backward == 1);
-    out.few_queries_ns[d] = std::max(out.attention[d][0].multiply_ns, bytes / 2 / positive(out.core_bandwidth_gbs));
+      out.attention[d][backward] = out.small_heads[d][backward] = estimate.attention(bytes, backward == 1, pairs && d == 2);
+    const double few = estimate.attention(bytes, false, false).multiply_ns;
+    out.few_queries_ns[d] = std::max(few, bytes / 2 / positive(out.core_bandwidth_gbs));
   }
   for (std::size_t cell = 0; cell < out.cell_ns.size(); ++cell)
     out.cell_ns[cell] = {c::cell_clocks[cell].forward * estimate.vector_ns, c::cell_clocks[cell].backward * estimate.vector_ns};

@@ -8,6 +8,15 @@
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
 
+/// One product of rows with columns: each of `width` elements, and m rows. `floats`: the rows in f32, where they are not read as
+/// words.
+struct Scores {
+  StoredRows rows;
+  FlashRows floats;
+  std::int64_t m, width;
+  float scale;
+};
+
 #if defined(__AVX512BF16__)
 
 /// Whether rows of so many elements are read as words. The last of an odd number would need what lies behind it.
@@ -42,17 +51,16 @@ __attribute__((noinline)) void pack_words(const StoredRows& from, std::int64_t c
 using Word = std::uint32_t __attribute__((may_alias, aligned(2)));
 
 template <int MR, int NV>
-inline void word_tile(const StoredRows& rows, std::int64_t row, std::int64_t words, const float* columns, float scale, float* c) {
+inline void word_tile(const Scores& s, std::int64_t row, const float* columns, float* c) {
   vfloat sum[MR][NV]{};
-  const auto* const a = static_cast<const BFloat16*>(rows.data) + row * rows.stride;
-  const float* b = columns;
-  for (std::int64_t l = 0; l < words; ++l, b += NV * lanes) {
+  const auto* const a = static_cast<const BFloat16*>(s.rows.data) + row * s.rows.stride;
+  for (std::int64_t e = 0; e < s.width; e += 2, columns += NV * lanes) {
     vuint x[NV];
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) x[v] = load_words(b + v * lanes);
+    for (int v = 0; v < NV; ++v) x[v] = load_words(columns + v * lanes);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; ++r) {
-      const vuint y = splat_bits(*reinterpret_cast<const Word*>(a + r * rows.stride + 2 * l));
+      const vuint y = splat_bits(*reinterpret_cast<const Word*>(a + r * s.rows.stride + e));
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) sum[r][v] = dot_words(sum[r][v], y, x[v]);
     }
@@ -60,30 +68,20 @@ inline void word_tile(const StoredRows& rows, std::int64_t row, std::int64_t wor
 #pragma GCC unroll 16
   for (int r = 0; r < MR; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) store(c + ((row + r) * NV + v) * lanes, sum[r][v] * scale);
+    for (int v = 0; v < NV; ++v) store(c + ((row + r) * NV + v) * lanes, sum[r][v] * s.scale);
 }
 
 template <int MR, int NV>
-inline void word_tiles_from(const StoredRows& rows, std::int64_t row, std::int64_t m, std::int64_t words, const float* columns,
-                            float scale, float* c) {
-  for (; row + MR <= m; row += MR) word_tile<MR, NV>(rows, row, words, columns, scale, c);
+inline void word_tiles_from(const Scores& s, std::int64_t row, const float* columns, float* c) {
+  for (; row + MR <= s.m; row += MR) word_tile<MR, NV>(s, row, columns, c);
   if constexpr (MR > 1) {
-    if (row < m) word_tiles_from<fewer_rows(MR), NV>(rows, row, m, words, columns, scale, c);
+    if (row < s.m) word_tiles_from<fewer_rows(MR), NV>(s, row, columns, c);
   }
 }
 
 #else
 constexpr bool in_words(const StoredRows&, std::int64_t) { return false; }
 #endif
-
-/// One product of rows with columns: each of `width` elements, and m rows. `floats`: the rows in f32, where they are not read as
-/// words.
-struct Scores {
-  StoredRows rows;
-  FlashRows floats;
-  std::int64_t m, width;
-  float scale;
-};
 
 /// Packs `count` rows as the columns of multiply_scores with the same width, storage and scale.
 template <int NV>
@@ -98,7 +96,7 @@ void pack_columns(const StoredRows& from, std::int64_t count, std::int64_t width
 template <int NV>
 __attribute__((noinline)) void multiply_scores(const Scores& s, const float* columns, float* c) {
 #if defined(__AVX512BF16__)
-  if (in_words(s.rows, s.width)) return word_tiles_from<tile_rows<NV>, NV>(s.rows, 0, s.m, s.width / 2, columns, s.scale, c);
+  if (in_words(s.rows, s.width)) return word_tiles_from<tile_rows<NV>, NV>(s, 0, columns, c);
 #endif
   multiply<NV, false>({s.floats.data, s.floats.stride, columns, NV * lanes, c, NV * lanes, s.m, s.width, false, nullptr});
 }
