@@ -153,18 +153,19 @@ std::vector<std::int32_t> Sentence::result() const {
 }
 
 /// The log-probabilities on the host; memory of the CPU is read where it lies.
-const float* on_host(const ConstTensorView& view, std::vector<float>& copy_of) {
+const float* on_host(const ConstTensorView& view, Buffer& copied) {
   if (view.device.kind == DeviceKind::cpu) return static_cast<const float*>(view.data);
-  copy_of.resize(static_cast<std::size_t>(view.elements()));
-  const Stream stream{view.device};
-  copy(TensorView(copy_of.data(), DType::f32, {view.size(0), view.size(1)}), view, stream);
+  const std::size_t bytes = static_cast<std::size_t>(view.elements()) * sizeof(float);
+  if (copied.bytes() < bytes) copied = Buffer::on_host(bytes, view.device);
+  const Stream stream{view.device};  // in order with the model's own
+  copy(TensorView(copied.data(), DType::f32, {view.size(0), view.size(1)}), view, stream);
   stream.synchronize();
-  return copy_of.data();
+  return static_cast<const float*>(copied.data());
 }
 
 /// Decodes the sources `indices` together.
 void search_batch(Model& model, std::span<const std::vector<std::int32_t>> sources, std::span<const std::size_t> indices,
-                  const SearchOptions& options, std::vector<std::vector<std::int32_t>>& results) {
+                  const SearchOptions& options, Buffer& copied, std::vector<std::vector<std::int32_t>>& results) {
   const std::int64_t beam = options.beam;
   std::vector<std::vector<std::int32_t>> chosen;
   std::vector<Sentence> sentences;
@@ -176,7 +177,6 @@ void search_batch(Model& model, std::span<const std::vector<std::int32_t>> sourc
   const std::unique_ptr<DecoderState> state = model.start(make_source_batch(chosen), beam);
   std::vector<std::int32_t> tokens(sentences.size() * static_cast<std::size_t>(beam), bos_id), parents(tokens.size());
   std::iota(parents.begin(), parents.end(), 0);
-  std::vector<float> copied;
   Best best(2 * static_cast<std::size_t>(beam));
   while (!sentences.empty()) {
     const ConstTensorView view = model.step(*state, tokens, parents);
@@ -212,6 +212,7 @@ std::vector<std::vector<std::int32_t>> search(Model& model, std::span<const std:
   if (!std::isfinite(options.length_penalty))
     fail("length_penalty: expected a finite number, got " + std::to_string(options.length_penalty));
   std::vector<std::vector<std::int32_t>> results(sources.size());
+  Buffer copied;  // the log-probabilities of a step on a card
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < sources.size(); ++i)
     if (!sources[i].empty()) order.push_back(i);
@@ -223,7 +224,7 @@ std::vector<std::vector<std::int32_t>> search(Model& model, std::span<const std:
       return static_cast<std::int64_t>(last - begin + 1) * options.beam * steps <= options.batch_tokens;
     };
     while (end < order.size() && fits(end)) ++end;
-    search_batch(model, sources, std::span(order).subspan(begin, end - begin), options, results);
+    search_batch(model, sources, std::span(order).subspan(begin, end - begin), options, copied, results);
     begin = end;
   }
   return results;
