@@ -98,7 +98,7 @@ Problem linear_problem(const cases::Case& c, const Settings& settings) {
   append_rows<LinearPlan>(problem, settings, s, d, sizes, [&](const LinearPlan& plan, std::int64_t sets) {
     return passes(plan, t, settings, sets, c.flag("packed"));
   });
-  if (settings.peers && settings.card) append_peers(problem, cublaslt_linear(d, sizes, t, settings));
+  if (settings.peers && settings.card) append_peers(problem, with_captured(cublaslt_linear(d, sizes, t, settings), settings));
   if (settings.peers && !settings.card) append_peers(problem, onednn_linear(d, sizes, t, settings.threads));
   return problem;
 }

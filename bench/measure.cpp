@@ -15,7 +15,9 @@ constexpr double card_sample_us = 1000;  // of a sample on a card, at least: eve
 constexpr int most_card_runs = 200;
 constexpr double slice_us = 20'000;    // a slice ends after so long
 constexpr double warmup_us = 100'000;  // and so does the warm-up of a row
-constexpr double short_us = 5'000;     // waking threads takes up to 0.1 ms: more than 1 % of a run below this
+constexpr double slow_us = 50'000;     // runs on a card hardly differ, so that three are enough where they take so long
+constexpr std::size_t slow_samples = 3;
+constexpr double short_us = 5'000;  // waking threads takes up to 0.1 ms: more than 1 % of a run below this
 
 double elapsed_us(Clock::time_point since) { return std::chrono::duration<double, std::micro>(Clock::now() - since).count(); }
 
@@ -35,6 +37,7 @@ class Runner {
     times_ = std::clamp(static_cast<int>(card_sample_us / std::max(last_us_, 1.0)), 1, most_card_runs);
   }
   void slice(int runs) {
+    if (card_ != nullptr && last_us_ > slow_us && samples_.us.size() >= slow_samples) return;
     if (card_ == nullptr && last_us_ < short_us) run();
     const auto start = Clock::now();
     for (int i = 0; i < runs && (i == 0 || elapsed_us(start) < slice_us); ++i) samples_.us.push_back(last_us_ = run());

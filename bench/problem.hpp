@@ -24,6 +24,7 @@ struct Settings {
   std::uint64_t seed = 1;
   std::int64_t rotate_bytes = 0;
   std::vector<std::string> rows{};  // names of the rows to time; empty: all that accept
+  bool graphs = false;              // on a card each row once more, captured into a graph; recurrent rows always
   bool peers = false;               // other libraries' own primitives beside them: oneDNN, or cuBLASLt and cuDNN
 
   Device where() const { return device.device; }

@@ -48,6 +48,13 @@ inline Row captured(const Row& row, const std::shared_ptr<Card>& card) {
   return out;
 }
 
+/// And so each of them.
+inline std::vector<Row> with_captured(std::vector<Row> rows, const Settings& settings) {
+  const std::size_t count = settings.card && settings.graphs ? rows.size() : 0;
+  for (std::size_t i = 0; i < count; ++i) rows.push_back(captured(rows[i], settings.card));
+  return rows;
+}
+
 /// Appends each row of the device that accepts and that the user wants; passes(plan, sets) are its runs.
 template <class Plan, class Description, class Sizes, class Passes>
 void append_rows(Problem& problem, const Settings& settings, const TensorSets& tensors, const Description& description,
@@ -63,7 +70,8 @@ void append_rows(Problem& problem, const Settings& settings, const TensorSets& t
       const std::int64_t sets = is_reference(name) ? std::min<std::int64_t>(tensors.sets(), 2) : tensors.sets();
       problem.rows.push_back({name, sets, passes(plan, sets),
                               expected_of<Plan>(settings, problem.directions, description, sizes, options), name == own.kernel});
-      if (settings.card && own.layer == "recurrent") problem.rows.push_back(captured(problem.rows.back(), settings.card));
+      if (settings.card && (settings.graphs || own.layer == "recurrent"))
+        problem.rows.push_back(captured(problem.rows.back(), settings.card));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
     }

@@ -56,6 +56,7 @@ void prepare(BenchArguments& a) {
   bench::Settings& settings = a.request.settings;
   const Device device = parse_device(a.device.empty() ? (a.story ? "cuda:0" : "cpu") : a.device);
   const bool on_card = device.kind == DeviceKind::cuda;
+  if (settings.graphs && !on_card) bench::wrong("--graphs: expected --device cuda:N, got cpu");
   if (a.story && !on_card) bench::wrong("--story: expected --device cuda:N, got cpu");
   if (on_card && a.request.layer == "gnmt") bench::wrong("--device: expected cpu, where the translation model is timed");
   if (a.list)
@@ -150,6 +151,7 @@ void add_common(CLI::App& app, const std::shared_ptr<BenchArguments>& a) {
       ->type_name("MIB")
       ->check(number(0, 65536, "64"));
   app.add_option("--seed", r.settings.seed, "Seed of the inputs (1)")->type_name("N")->check(whole(0, "1", 9e15));
+  app.add_flag("--graphs", r.settings.graphs, "On a card each row once more, captured into a graph");
   if (r.layer.empty() || r.layer == "linear" || r.layer == "recurrent")
     app.add_flag("--peers", r.settings.peers,
                  "Time oneDNN's own linear layer and LSTM too, on a card cuBLASLt and each cuDNN algorithm, in the same process");

@@ -33,9 +33,7 @@ const Cudnn& cudnn() {
 
 void check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  const bool lacks = status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000 || status / 1000 == CUDNN_STATUS_BAD_PARAM / 1000;
-  throw Error(lacks ? ErrorCode::unsupported : ErrorCode::device, "bench.cudnn",
-              std::string(call) + ": " + cudnn().error_text(status));
+  throw Error(ErrorCode::device, "bench.cudnn", std::string(call) + ": " + cudnn().error_text(status));
 }
 
 }  // namespace everglow::bench

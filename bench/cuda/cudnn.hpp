@@ -7,8 +7,11 @@
 
 namespace everglow::bench {
 
+/// A part of cuDNN, which is several libraries: "libcudnn_ops.so.9".
+inline std::string cudnn_file(const std::string& part) { return "libcudnn" + part + ".so." + std::to_string(CUDNN_MAJOR); }
+
 struct Cudnn {
-  SharedLibrary file{"libcudnn.so." + std::to_string(CUDNN_MAJOR)};
+  SharedLibrary file{cudnn_file(""), {cudnn_file("_graph"), cudnn_file("_ops"), cudnn_file("_adv")}};
   decltype(&cudnnCreate) create = nullptr;
   decltype(&cudnnSetStream) set_stream = nullptr;
   decltype(&cudnnGetErrorString) error_text = nullptr;
@@ -37,7 +40,7 @@ struct Cudnn {
 /// Opened once.
 const Cudnn& cudnn();
 
-/// Throws Error: unsupported where cuDNN says that it lacks what was asked for, else device.
+/// Throws Error(device, "bench.cudnn"), also for what cuDNN lacks.
 void check(cudnnStatus_t status, const char* call);
 
 }  // namespace everglow::bench

@@ -9,8 +9,9 @@ namespace everglow::bench {
 
 class SharedLibrary {
  public:
-  /// The first file that opens: in the folder that EVERGLOW_CUDA_LIBRARIES names, in the loader's own places, in the toolkit.
-  explicit SharedLibrary(const std::string& file);
+  /// The first file that opens: in the folder that EVERGLOW_CUDA_LIBRARIES names, in the loader's own places, in the toolkit. Its
+  /// `parts` are opened beside it, in this order, before it looks for them itself: another version may come first on the path.
+  explicit SharedLibrary(const std::string& file, const std::vector<std::string>& parts = {});
   /// Finds a function; notes a fault where it is missing.
   template <class Function>
   void find(Function*& function, const char* name) {

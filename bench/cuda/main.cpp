@@ -18,6 +18,7 @@ constexpr const char* usage =
     "  --kernel NAME      only this row; may be given again\n"
     "  --direction NAME   only forward, backward, activation_gradient, weight_gradient, ...\n"
     "  --peers            cuBLASLt and cuDNN too, in the same process\n"
+    "  --graphs           each row once more, captured into a graph, so that the host's calls do not count\n"
     "  --dtype TYPE       of the story: f16 (the default) or bf16\n"
     "  --device cuda:N    the card (cuda:0)\n"
     "  --seconds S        for all rows of a direction; five rounds at least (0.1)\n"
@@ -88,6 +89,8 @@ Arguments read(int argc, char** argv) {
       out.help = true;
     else if (word == "--peers")
       out.request.settings.peers = true;
+    else if (word == "--graphs")
+      out.request.settings.graphs = true;
     else if (word == "--json")
       out.request.json = true;
     else if (word == "--list")

@@ -20,7 +20,7 @@ def check(condition, *what):
 
 shown = run('--help')
 check(shown.returncode == 0 and shown.stdout.startswith('usage: everglow_cuda_bench OUT.jsonl') and not shown.stderr, shown)
-for option in ('--peers', '--tag', '--case', '--kernel', '--direction', '--device', '--seconds', '--json', '--list', 'story'):
+for option in ('--peers', '--graphs', '--tag', '--case', '--kernel', '--direction', '--device', '--seconds', '--json', '--list', 'story'):
     check(option in shown.stdout, option)
 
 for words, least, holds in ((('-', 'linear', '--list'), 15, 'outputs=33708 dtype=f16 rows=preferred'),

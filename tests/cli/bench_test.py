@@ -372,6 +372,7 @@ def wrong_arguments():
                                 ('--device: expected cpu or cuda:N, got "tpu"', ('linear', '--device', 'tpu')),
                                 ('--device: expected cpu, where the translation model', ('gnmt', '--device', 'cuda:0')),
                                 ('--story: expected --device cuda:N, got cpu', ('attention', '--story', '--device', 'cpu')),
+                                ('--graphs: expected --device cuda:N, got cpu', ('linear', '--graphs')),
                                 ('--story: expected no --dtype f32', ('attention', '--story', '--dtype', 'f32')),
                                 ('no case of the story holds', ('attention', '--story', '--list', '--filter', 'head_dim=7')),
                                 ('rows: expected one of dense, preferred, got "3"', (*LINEAR[1:], '--rows', '3')),
