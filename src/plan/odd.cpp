@@ -90,12 +90,13 @@ class Search {
     const double elements = real(p_.m) * real(p_.n), c = real(p_.c_element) * elements;
     const double moved = machine_.copy;
     s.time_us = products_.time_us(s.m, s.n, s.k, 128);
-    if (s.stage_a || s.stage_b) s.time_us += machine_.overhead_us + 2 * (s.stage_a * a + s.stage_b * b) / moved;
+    const bool columns = s.n < p_.n, rows = s.m < p_.m;
+    if (s.stage_a || s.stage_b || columns || rows) s.time_us += machine_.overhead_us;  // one launch before the product
+    s.time_us += 2 * (s.stage_a * a + s.stage_b * b) / moved;
+    // Sums of a rest are taken to move half of what a copy moves.
+    s.time_us += 2 * (columns * a + rows * b) / moved;
     if (s.stage_c) s.time_us += machine_.overhead_us + (p_.accumulate ? 3 : 2) * c / moved;
     if (s.widen) s.time_us += machine_.overhead_us + (2 * 4 * elements + c) / moved;  // written and read beside the product
-    // Sums of a rest were seen at no more than half of what a copy moves.
-    if (s.n < p_.n) s.time_us += machine_.overhead_us + 2 * a / moved;
-    if (s.m < p_.m) s.time_us += machine_.overhead_us + 2 * b / moved;
     if (s.time_us < best_.time_us) best_ = s;
   }
 

@@ -199,9 +199,14 @@ TEST_F(CudaLinear, OneOddSizeIsExact) {
          {std::pair<std::int64_t, std::int64_t>{1024, 4097}, {1024, 4100}, {1021, 4096}, {1023, 4098}})
       for (const LinearLayout layout : {LinearLayout::outputs_inputs, LinearLayout::inputs_outputs})
         for (const bool padded : {false, true})
-          expect_exact(
-              {.inputs = inputs, .outputs = outputs, .dtype = dtype, .layout = layout, .padded = padded, .gradients = dtype},
-              stream);
+          expect_exact({.batch = 384,
+                        .inputs = inputs,
+                        .outputs = outputs,
+                        .dtype = dtype,
+                        .layout = layout,
+                        .padded = padded,
+                        .gradients = dtype},
+                       stream);
 }
 
 /// Weight gradients in f32 and such as are added to, and tensors that begin off 16 bytes.

@@ -122,12 +122,12 @@ TEST_F(CudaOdd, NarrowRestsAreExact_sanitize) {
                                  .c = c.matrix(),
                                  .z = z.matrix(),
                                  .activation = Activation::relu},
-                                nullptr);
+                                {}, nullptr);
           // sums[few, n] += weights[k, few]ᵀ rows[k, n], and those of the weights
           Block weights(dtype, k, few, few + first, first, 6), rows(dtype, k, n, n + first, first, 7);
           Block sums(DType::f32, few, n, n + 1, 0, 8), old_sums(DType::f32, few, n, n + 1, 0, 8);
           Block ones(DType::f32, 1, few, few, 0, 9), old_ones(DType::f32, 1, few, few, 0, 9);
-          cuda::sum_weighted({weights.matrix(), rows.matrix(), sums.matrix(), ones.matrix(), true}, nullptr);
+          cuda::sum_weighted({weights.matrix(), rows.matrix(), sums.matrix(), ones.matrix(), true}, {}, nullptr);
           // out[k, n] = wide[k, n] + weights[k, few] terms[few, n]
           Block wide(DType::f32, k, n, 48, 0, 10), terms(dtype, few, n, n + first, first, 11),
               out(dtype, k, n, n + first, first, 12);

@@ -39,17 +39,17 @@ struct ForwardRun {
   Matrix main(const Matrix& m) const { return m.part_of_rows(0, y().rows).part_of_columns(0, columns()); }
 };
 
-/// The columns that the scheme left over, to the end.
-void forward_rest(const Context& context, const ForwardRun& run) {
+/// Starts `moves`, and beside them the columns that the scheme left over, to the end.
+void start_with_forward_rest(const Context& context, const ForwardRun& run, Moves& moves) {
   const std::int64_t from = run.scheme.n, left = run.y().columns - from;
-  if (left <= 0) return;
+  if (left <= 0) return moves.start(context.stream);
   multiply_narrow({.a = run.product.a,
                    .b = run.product.b.part_of_columns(from, left),
                    .bias = run.bias.part_of_columns(from, left),
                    .c = run.y().part_of_columns(from, left),
                    .z = run.z.data != nullptr ? run.z.part_of_columns(from, left) : Matrix{},
                    .activation = context.query.description.activation},
-                  context.stream);
+                  moves.taken(), context.stream);
 }
 
 /// All in one call but for what is left; false, with nothing started, where that cannot be.
@@ -64,7 +64,6 @@ bool forward_fused(const Context& context, const ForwardRun& run) {
   if (!multiply_library(context, p.a, p.b, p.c, ending)) return false;
   Moves moves;
   finish(run.product, run.scheme, p, moves, context.stream);
-  forward_rest(context, run);
   if (run.z.data != nullptr && !stores_z) copy_matrix(run.y(), run.z, false, context.stream);
   return true;
 }
@@ -89,7 +88,6 @@ void forward_in_steps(const Context& context, const ForwardRun& run) {
   const Matrix from = run.main(p.c), y = run.main(run.y());
   if (from.data != first.data && run.z.data != nullptr) copy_matrix(from, first, false, context.stream);
   if (activation != Activation::none || from.data != y.data) activate_matrix(from, y, activation, context.stream);
-  forward_rest(context, run);
 }
 
 /// The bias as one block with zeros past its end, which the library reads; null where there is none.
@@ -127,7 +125,7 @@ void forward(const LinearQuery& query, const LinearForward& t, void* workspace, 
   Moves moves;
   run.prepared = prepare(run.product, run.scheme, moves);
   run.whole_bias = prepare_bias(context, run.bias, run.prepared.c.columns, rooms.bias, moves);
-  moves.start(context.stream);
+  start_with_forward_rest(context, run, moves);
   if (!forward_fused(context, run)) forward_in_steps(context, run);
 }
 
@@ -166,15 +164,16 @@ BackwardProduct dweight_product(const LinearQuery& query, const LinearBackward& 
           .wanted = true};
 }
 
-/// The gradient of what the activation read, or dy, in the room, with zeros to a whole number of columns.
-Matrix made_gradient(const Context& context, const LinearBackward& t, void* room) {
+/// The gradient of what the activation read, or dy, in the room, with zeros to a whole number of columns; a copy is added to
+/// `moves`.
+Matrix made_gradient(const Context& context, const LinearBackward& t, void* room, Moves& moves) {
   const Matrix dy = matrix_of(t.dy), made = staged_matrix(dy, room);
   const Activation activation = context.query.description.activation;
   const std::int64_t unit = unit_of(dy.dtype), whole = (dy.columns + unit - 1) / unit * unit;
   Matrix filled = made;
   filled.columns = whole;
   if (activation == Activation::none && can_move(dy, filled)) {
-    move({{{dy, filled}}}, context.stream);
+    moves.add(dy, filled);
     return made;
   }
   activation_gradient(matrix_of(t.preactivation), dy, made, activation, context.stream);
@@ -190,14 +189,14 @@ bool sums_on_the_way(const LinearBackward& t) {
 
 /// dweight, and dbias with it or from dz.
 void weight_gradient(const Context& context, const LinearBackward& t, const BackwardProduct& p, const Matrix& dz,
-                     const BackwardRooms& rooms) {
+                     const BackwardRooms& rooms, Moves& moves) {
   const bool outputs_first = context.query.description.layout == LinearLayout::outputs_inputs;
   const Matrix dbias = matrix_of(t.dbias);
   bool summed = false;
   if (p.wanted) {
-    Moves moves;
     const Prepared prepared = prepare(p.product, p.scheme, moves);
-    moves.start(context.stream);
+    const Matrix sums = sums_on_the_way(t) ? dbias : Matrix{};
+    start_with_rest(p.product, p.scheme, outputs_first ? sums : Matrix{}, outputs_first ? Matrix{} : sums, moves, context.stream);
     const std::int64_t columns = outputs_first ? p.scheme.m : p.scheme.n;
     const bool past = columns > dz.columns;  // more sums than there are in dbias
     Ending ending{.epilogue = outputs_first ? Epilogue::sum_of_b : Epilogue::sum_of_a,
@@ -206,8 +205,6 @@ void weight_gradient(const Context& context, const LinearBackward& t, const Back
     summed = sums_on_the_way(t) && ending.bias != nullptr && multiply_library(context, prepared.a, prepared.b, prepared.c, ending);
     if (!summed) multiply(context, prepared, ending.accumulate);
     if (summed && past) moves.add({ending.bias, 1, dz.columns, 0, 1, dbias.dtype}, dbias);
-    const Matrix sums = summed ? dbias : Matrix{};
-    multiply_rest(context, p.product, p.scheme, outputs_first ? sums : Matrix{}, outputs_first ? Matrix{} : sums);
     finish(p.product, p.scheme, prepared, moves, context.stream);
   }
   if (t.dbias.given() && !summed && dz.columns > 0) sum_rows(dz, dbias, t.accumulate, rooms.sums, context.stream);
@@ -227,8 +224,9 @@ void backward(const LinearQuery& query, const LinearBackward& t, void* workspace
     p->scheme = scheme_of(query, p->product);
     makes |= p == &for_dx || outputs_first ? p->scheme.stage_a : p->scheme.stage_b;
   }
+  Moves moves;
   if (makes) {  // both products take the copy then
-    dz = made_gradient(context, t, rooms.dz);
+    dz = made_gradient(context, t, rooms.dz, moves);
     for_dx = dx_product(query, t, dz, rooms), for_dweight = dweight_product(query, t, dz, rooms);
     for_dx.product.a_filled = true;
     (outputs_first ? for_dweight.product.a_filled : for_dweight.product.b_filled) = true;
@@ -236,14 +234,12 @@ void backward(const LinearQuery& query, const LinearBackward& t, void* workspace
       if (p->wanted) p->scheme = scheme_of(query, p->product);
   }
   if (for_dx.wanted) {
-    Moves moves;
     const Prepared prepared = prepare(for_dx.product, for_dx.scheme, moves);
-    moves.start(context.stream);
+    start_with_rest(for_dx.product, for_dx.scheme, {}, {}, moves, context.stream);
     multiply(context, prepared, false);
-    multiply_rest(context, for_dx.product, for_dx.scheme, {}, {});
     finish(for_dx.product, for_dx.scheme, prepared, moves, context.stream);
   }
-  weight_gradient(context, t, for_dweight, dz, rooms);
+  weight_gradient(context, t, for_dweight, dz, rooms, moves);
 }
 
 Footprint footprint(const LinearQuery& query) {
@@ -260,7 +256,7 @@ Verdict accepts(const LinearQuery& query) {
   return accept_library(query.device);
 }
 
-/// The algorithms for tensors on preferred strides, with a bias and its gradient.
+/// The algorithms for dense tensors, or such on preferred strides, with a bias and its gradient.
 void explain(const LinearQuery& query, Explanation& out) {
   if (!query.device.present) return;
   const CurrentCard current(query.device.device.index);

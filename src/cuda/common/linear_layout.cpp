@@ -30,13 +30,14 @@ bool made(const LinearQuery& q) { return q.description.activation != Activation:
 enum class Pass { forward, activation_gradient, weight_gradient };
 constexpr Pass passes[] = {Pass::forward, Pass::activation_gradient, Pass::weight_gradient};
 
-/// The product of a pass on tensors without memory, dense or on preferred strides, with room for everything.
+/// The product of a pass on tensors without memory, dense, or on preferred strides where dense rows are off 16 bytes, with room for
+/// everything.
 LayerProduct product_of(const LinearQuery& query, Pass pass, bool strided, bool dz_filled) {
   static std::byte somewhere[line];
   const Sizes s(query);
   const auto tensor = [&](std::int64_t rows, std::int64_t columns) {
     const Matrix m{nullptr, rows, columns, columns, 1, query.description.dtype};
-    return strided ? staged_matrix(m, nullptr) : m;
+    return strided && needs_staging(m) ? staged_matrix(m, nullptr) : m;
   };
   const bool outputs_first = query.description.layout == LinearLayout::outputs_inputs, forward = pass == Pass::forward;
   const Matrix x = tensor(s.batch, s.inputs), w = tensor(s.weight_rows, s.weight_columns), given = tensor(s.batch, s.outputs),

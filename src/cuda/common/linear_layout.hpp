@@ -50,8 +50,8 @@ inline bool needs_staging(const Matrix& m) { return alignment_of(m) < 16; }
 /// The same rows and columns in a room, rows on 64 bytes.
 Matrix staged_matrix(const Matrix& m, void* room);
 
-/// The form in which cuBLASLt multiplies in a pass (forward, activation gradient, weight gradient) of tensors on preferred strides;
-/// none where it does not.
+/// The form in which cuBLASLt multiplies in a pass (forward, activation gradient, weight gradient) of dense tensors, or of
+/// such on preferred strides where dense rows are off 16 bytes; none where it does not.
 std::optional<cublaslt::Form> form_of_pass(const LinearQuery& query, int pass, cublaslt::Epilogue epilogue);
 
 }  // namespace everglow::cuda

@@ -19,7 +19,7 @@ void move(std::span<const Move> moves, cudaStream_t stream);
 /// Whether move takes them.
 bool can_move(const Matrix& from, const Matrix& to);
 
-/// Rests are narrower than 16 bytes.
+/// Rests are narrower than 16 bytes. Moves that have nothing to do with one run in its launch.
 inline constexpr std::int64_t narrow_columns = 8;
 
 /// c = act(a b + bias) for a c of few columns, a warp for each row; z, where it is given, is what the activation reads. Fast where
@@ -28,7 +28,7 @@ struct NarrowProduct {
   Matrix a, b, bias, c, z;
   Activation activation = Activation::none;
 };
-void multiply_narrow(const NarrowProduct& product, cudaStream_t stream);
+void multiply_narrow(const NarrowProduct& product, std::span<const Move> moves, cudaStream_t stream);
 
 /// c = or += aᵀ b for an a of few columns, and sums = sums of the columns of a where it is given: a and b have as many rows, which
 /// are summed by lanes in an order that is fixed. a, b of one dtype; c and sums of that or f32.
@@ -36,7 +36,7 @@ struct WeightedSums {
   Matrix a, b, c, sums;
   bool accumulate = false;
 };
-void sum_weighted(const WeightedSums& sums, cudaStream_t stream);
+void sum_weighted(const WeightedSums& sums, std::span<const Move> moves, cudaStream_t stream);
 
 /// c = wide + a b, rounded once, for an a of few columns; wide f32 on 16 bytes.
 struct NarrowTerms {

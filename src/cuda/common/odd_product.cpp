@@ -84,22 +84,23 @@ void finish(const LayerProduct& p, const OddScheme& s, const Prepared& prepared,
   moves.start(stream);
 }
 
-void multiply_rest(const Context& context, const LayerProduct& p, const OddScheme& s, const Matrix& sums_of_a,
-                   const Matrix& sums_of_b) {
+void start_with_rest(const LayerProduct& p, const OddScheme& s, const Matrix& sums_of_a, const Matrix& sums_of_b, Moves& moves,
+                     cudaStream_t stream) {
   const std::int64_t rows = std::min(s.m, p.c.rows), left_n = p.c.columns - s.n, left_m = p.c.rows - s.m;
   if (left_n > 0) {
-    const Matrix b = p.b.part_of_columns(s.n, left_n), c = p.c.part_of_rows(0, rows).part_of_columns(s.n, left_n);
+    const Matrix a = p.a.part_of_rows(0, rows), b = p.b.part_of_columns(s.n, left_n),
+                 c = p.c.part_of_rows(0, rows).part_of_columns(s.n, left_n);
     if (!along_k(p.a))
       sum_weighted({.a = b,
-                    .b = p.a.part_of_rows(0, rows).transposed(),
+                    .b = a.transposed(),
                     .c = c.transposed(),
                     .sums = sums_of_b.part_of_columns(s.n, left_n),
                     .accumulate = p.accumulate},
-                   context.stream);
+                   moves.taken(), stream);
     else if (!p.accumulate)
-      multiply_narrow({.a = p.a.part_of_rows(0, rows), .b = b, .bias = {}, .c = c, .z = {}}, context.stream);
+      multiply_narrow({.a = a, .b = b, .bias = {}, .c = c, .z = {}}, moves.taken(), stream);
     else
-      multiply_plain({.a = p.a.part_of_rows(0, rows), .b = b, .bias = {}, .c = c, .accumulate = true}, context.stream);
+      multiply_plain({.a = a, .b = b, .bias = {}, .c = c, .accumulate = true}, stream);
   }
   if (left_m > 0)
     sum_weighted({.a = p.a.part_of_rows(s.m, left_m).transposed(),
@@ -107,7 +108,8 @@ void multiply_rest(const Context& context, const LayerProduct& p, const OddSchem
                   .c = p.c.part_of_rows(s.m, left_m),
                   .sums = sums_of_a.part_of_columns(s.m, left_m),
                   .accumulate = p.accumulate},
-                 context.stream);
+                 moves.taken(), stream);
+  moves.start(stream);
 }
 
 void multiply(const Context& context, const Prepared& p, bool accumulate) {
@@ -121,8 +123,8 @@ void multiply(const Context& context, const Matrix& a, const Matrix& b, const Ma
   const OddScheme scheme = scheme_of(context.query, product);
   Moves moves;
   const Prepared prepared = prepare(product, scheme, moves);
+  start_with_rest(product, scheme, {}, {}, moves, context.stream);
   multiply(context, prepared, accumulate);
-  multiply_rest(context, product, scheme, {}, {});
 }
 
 }  // namespace everglow::cuda

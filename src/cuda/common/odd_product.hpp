@@ -6,6 +6,8 @@
 #include "cuda/common/odd.hpp"
 #include "plan/odd.hpp"
 
+#include <utility>
+
 namespace everglow::cuda {
 
 /// C = or += A B, and room for what its scheme may want. A filled operand is a copy whose rows end in zeros, to whole sizes.
@@ -25,10 +27,9 @@ plan::OddScheme scheme_of(const LinearQuery& query, const LayerProduct& product)
 class Moves {
  public:
   void add(const Matrix& from, const Matrix& to) { all_[count_++] = {from, to}; }
-  void start(cudaStream_t stream) {
-    if (count_ > 0) move({all_.data(), count_}, stream);
-    count_ = 0;
-  }
+  void start(cudaStream_t stream) { move(taken(), stream); }
+  /// All, for whoever starts them with something else: none are left.
+  std::span<const Move> taken() { return {all_.data(), std::exchange(count_, 0)}; }
 
  private:
   std::array<Move, most_moves> all_{};
@@ -45,10 +46,10 @@ Prepared prepare(const LayerProduct& product, const plan::OddScheme& scheme, Mov
 void finish(const LayerProduct& product, const plan::OddScheme& scheme, const Prepared& prepared, Moves& moves,
             cudaStream_t stream);
 
-/// The columns and rows of C that a scheme left over. `sums`, where it is given, are of the rows of the operand that lies along
-/// them, and get those of its rest.
-void multiply_rest(const Context& context, const LayerProduct& product, const plan::OddScheme& scheme, const Matrix& sums_of_a,
-                   const Matrix& sums_of_b);
+/// Starts `moves`, and beside them the columns and rows of C that a scheme left over, which need nothing of them. `sums`, where it
+/// is given, are of the rows of the operand that lies along them, and get those of its rest.
+void start_with_rest(const LayerProduct& product, const plan::OddScheme& scheme, const Matrix& sums_of_a, const Matrix& sums_of_b,
+                     Moves& moves, cudaStream_t stream);
 
 /// Multiplies what was prepared, by the library or else plainly.
 void multiply(const Context& context, const Prepared& prepared, bool accumulate);
