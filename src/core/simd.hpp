@@ -117,7 +117,7 @@ inline void store_part(Short* p, vfloat value, int n) {
 #if defined(__AVX512BF16__)
 // Words: two bf16 of consecutive k, the first in the lower half. The two products are added to a sum one after the other, each sum
 // rounded to nearest even; which comes first is not said. Subnormal operands and sums count as zero, whatever the thread's modes.
-using vuint_unaligned = std::uint32_t __attribute__((vector_size(4 * EVERGLOW_LANES), aligned(4), may_alias));
+using vuint_unaligned = std::uint32_t __attribute__((vector_size(4 * EVERGLOW_LANES), aligned(2), may_alias));
 inline vuint load_words(const void* p) { return *static_cast<const vuint_unaligned*>(p); }
 inline vfloat dot_words(vfloat sum, vuint a, vuint b) {
   // The types of the compiler's own function for it change from GCC 12 to 13.

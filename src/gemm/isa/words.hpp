@@ -23,7 +23,7 @@ using Word = std::uint32_t __attribute__((may_alias));
 inline std::int64_t words_of(std::int64_t k) { return (k + 1) / 2; }
 
 /// 2 · lanes elements that stand together.
-inline vfloat join(const BFloat16* p) { return load(reinterpret_cast<const float*>(p)); }
+inline vfloat join(const BFloat16* p) { return reinterpret_cast<vfloat>(load_words(p)); }
 /// The same of f32 whose lower halves are zero.
 inline vfloat join(const float* p) {
   using vshorts = std::uint16_t __attribute__((vector_size(4 * EVERGLOW_LANES)));
