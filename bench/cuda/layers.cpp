@@ -40,6 +40,7 @@ struct Linear {
   Activation activation = Activation::none;
   bool training = true;
   bool preferred = false;  // rows on plan.preferred_stride
+  bool tuned = false;      // algorithms measured beforehand; every later row of these products has them
 };
 
 const char* const activations[] = {"none", "relu", "gelu_tanh", "gelu_erf", "silu"};
@@ -57,7 +58,7 @@ void linear(const Linear& c, const Sink& sink) {
   bias.rank = 1, bias.shape = {c.outputs}, bias.strides = {1};
   const std::string line = "linear" + words({{"batch", c.batch}, {"inputs", c.inputs}, {"outputs", c.outputs}}) +
                            " activation=" + activations[static_cast<int>(c.activation)] + (c.training ? "" : " training=0") +
-                           (c.preferred ? " rows=preferred" : "");
+                           (c.preferred ? " rows=preferred" : "") + (c.tuned ? " tuned=1" : "");
   if (!sink.wants(line)) return;
   const double flops = 2.0 * static_cast<double>(c.batch) * static_cast<double>(c.inputs) * static_cast<double>(c.outputs);
   const auto size = static_cast<double>(size_of(c.dtype));
@@ -65,22 +66,20 @@ void linear(const Linear& c, const Sink& sink) {
                                static_cast<double>(c.inputs) * static_cast<double>(c.outputs));
   const Subject subject{"linear", line, "forward", plan.explain().kernel, std::string(name(c.dtype)), flops, bytes};
   const bool stores = c.training && c.activation != Activation::none;
-  sink(timed(subject, [&](const Stream& stream) {
-    plan.forward(
-        {.x = x.view(), .weight = w.view(), .bias = bias, .y = y.view(), .preactivation = stores ? z.view() : TensorView()},
-        scratch, stream);
-  }));
+  const LinearForward forward{
+      .x = x.view(), .weight = w.view(), .bias = bias, .y = y.view(), .preactivation = stores ? z.view() : TensorView()};
+  if (c.tuned) plan.tune(forward, scratch, {card, nullptr});
+  sink(timed(subject, [&](const Stream& stream) { plan.forward(forward, scratch, stream); }));
   if (!c.training || c.activation != Activation::none) return;
   const Numbers dx(c.dtype, c.batch, c.inputs, in), dw(c.dtype, c.outputs, c.inputs, in), dy(c.dtype, c.batch, c.outputs, out);
+  const LinearBackward for_dx{.dy = dy.view(), .x = x.view(), .weight = w.view(), .dx = dx.view()};
+  const LinearBackward for_dweight{.dy = dy.view(), .x = x.view(), .weight = w.view(), .dweight = dw.view(), .dbias = bias};
+  if (c.tuned) plan.tune(for_dx, scratch, {card, nullptr}), plan.tune(for_dweight, scratch, {card, nullptr});
   Subject gradient = subject;
   gradient.direction = "activation_gradient";
-  sink(timed(gradient, [&](const Stream& stream) {
-    plan.backward({.dy = dy.view(), .x = x.view(), .weight = w.view(), .dx = dx.view()}, scratch, stream);
-  }));
+  sink(timed(gradient, [&](const Stream& stream) { plan.backward(for_dx, scratch, stream); }));
   gradient.direction = "weight_gradient";
-  sink(timed(gradient, [&](const Stream& stream) {
-    plan.backward({.dy = dy.view(), .x = x.view(), .weight = w.view(), .dweight = dw.view(), .dbias = bias}, scratch, stream);
-  }));
+  sink(timed(gradient, [&](const Stream& stream) { plan.backward(for_dweight, scratch, stream); }));
 }
 
 void linears(const Sink& sink) {
@@ -100,6 +99,9 @@ void linears(const Sink& sink) {
     for (const bool training : {false, true}) linear({4096, 1024, 4096, DType::f16, activation, training}, sink);
   linear({4096, 1024, 4096, DType::bf16}, sink);
   linear({4096, 1024, 4096, DType::f32}, sink);
+  for (const Activation activation : {Activation::none, Activation::gelu_tanh})
+    for (const bool training : {false, true})
+      linear({.batch = 4096, .inputs = 1024, .outputs = 4096, .activation = activation, .training = training, .tuned = true}, sink);
 }
 
 struct Recurrent {
