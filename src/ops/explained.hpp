@@ -44,6 +44,7 @@ plan::Machine machine_of(const AnyQuery& query, DType dtype, std::string_view ke
                                                               .reference = kernel.starts_with("reference."),
                                                               .library = asks && onednn_multiplies(dtype),
                                                               .library_f32 = asks && onednn_multiplies(DType::f32),
+                                                              .plain = kernel == "cuda.linear" || kernel == "cuda.loss",
                                                               .lanes = lanes,
                                                               .tile = {query.options.tile_m, query.options.tile_n}});
   out.advice = query.options.advice;
