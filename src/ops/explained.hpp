@@ -45,6 +45,7 @@ plan::Machine machine_of(const AnyQuery& query, DType dtype, std::string_view ke
                                                               .library = asks && onednn_multiplies(dtype),
                                                               .library_f32 = asks && onednn_multiplies(DType::f32),
                                                               .pairs = query.isa == Isa::avx512_bf16,
+                                                              .plain = kernel == "cuda.linear" || kernel == "cuda.loss",
                                                               .lanes = lanes,
                                                               .tile = {query.options.tile_m, query.options.tile_n}});
   out.advice = query.options.advice;
