@@ -134,7 +134,8 @@ template <class T, int V, bool backward>
 __global__ void __launch_bounds__(usual_threads) end_kernel(const __grid_constant__ SoftmaxParams p) {
   __shared__ float of_warps[2][32];
   const int threads = static_cast<int>(blockDim.x);
-  const std::int64_t row = blockIdx.x / p.segments, begin = blockIdx.x % p.segments * p.segment;
+  // Backwards: what was read last is still in the second-level cache.
+  const std::int64_t block = gridDim.x - 1 - blockIdx.x, row = block / p.segments, begin = block % p.segments * p.segment;
   SoftmaxPart part{negative_infinity(), 0};
   for (std::int64_t s = threadIdx.x; s < p.segments; s += threads) {
     const SoftmaxPart other = p.parts[row * p.segments + s];
