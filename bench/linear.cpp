@@ -13,7 +13,8 @@ struct Wanted {
 };
 
 std::vector<Pass> passes(const LinearPlan& plan, const std::shared_ptr<const LinearTensors>& t, const Settings& settings,
-                         std::int64_t sets, bool packed) {
+                         std::int64_t sets, const cases::Case& c) {
+  const bool packed = c.flag("packed"), tuned = c.flag("tuned");
   const Buffer workspace(plan.workspace_bytes(), settings.where());
   const Stream stream = settings.stream();
   const ByteSets memory(packed ? plan.packed_bytes() : 0, sets, settings.where());
@@ -21,25 +22,28 @@ std::vector<Pass> passes(const LinearPlan& plan, const std::shared_ptr<const Lin
   if (packed && plan.packed_bytes() > 0)
     ready = packed_sets(memory, sets, [&](std::int64_t i, PackedWeights& out) { plan.pack(t->at(t->weight, i), out, stream); });
   const auto of = [ready, memory](std::int64_t i) { return ready ? &(*ready)[static_cast<std::size_t>(i)] : nullptr; };
-  const auto forward = [=](std::int64_t i) {
-    plan.forward({.x = t->at(t->x, i),
-                  .weight = t->at(t->weight, i),
-                  .bias = t->at(t->bias, i),
-                  .y = t->at(t->y, i),
-                  .preactivation = t->at(t->z, i),
-                  .packed = of(i)},
-                 workspace, stream);
+  const auto forward_tensors = [=](std::int64_t i) {
+    return LinearForward{.x = t->at(t->x, i),
+                         .weight = t->at(t->weight, i),
+                         .bias = t->at(t->bias, i),
+                         .y = t->at(t->y, i),
+                         .preactivation = t->at(t->z, i),
+                         .packed = of(i)};
   };
+  const auto forward = [=](std::int64_t i) { plan.forward(forward_tensors(i), workspace, stream); };
+  if (tuned) plan.tune(forward_tensors(0), workspace, stream);
   if (!t->training) return {{{}, forward}};
-  const auto backward = [=](Wanted wanted) {
-    return [=](std::int64_t i) {
-      LinearBackward b{.dy = t->at(t->dy, i), .x = t->at(t->x, i), .weight = t->at(t->weight, i)};
-      b.preactivation = t->at(t->z, i), b.packed = of(i);
-      if (wanted.dx) b.dx = t->at(t->dx, i);
-      if (wanted.dweight) b.dweight = t->at(t->dweight, i), b.dbias = t->at(t->dbias, i);
-      plan.backward(b, workspace, stream);
-    };
+  const auto backward_tensors = [=](Wanted wanted, std::int64_t i) {
+    LinearBackward b{.dy = t->at(t->dy, i), .x = t->at(t->x, i), .weight = t->at(t->weight, i)};
+    b.preactivation = t->at(t->z, i), b.packed = of(i);
+    if (wanted.dx) b.dx = t->at(t->dx, i);
+    if (wanted.dweight) b.dweight = t->at(t->dweight, i), b.dbias = t->at(t->dbias, i);
+    return b;
   };
+  const auto backward = [=](Wanted wanted) {
+    return [=](std::int64_t i) { plan.backward(backward_tensors(wanted, i), workspace, stream); };
+  };
+  if (tuned) plan.tune(backward_tensors({}, 0), workspace, stream);
   std::vector<Pass> out{{{}, forward}, {forward, backward({})}};
   if (settings.card) {
     out.push_back({forward, backward({.dweight = false})});
@@ -95,9 +99,8 @@ Problem linear_problem(const cases::Case& c, const Settings& settings) {
     problem.directions.push_back({"activation_gradient", product, s.bytes({t->dy, t->weight, t->dx}), Part::rest, 0.5});
     problem.directions.push_back({"weight_gradient", product, s.bytes({t->dy, t->x, t->dweight}), Part::rest, 0.5});
   }
-  append_rows<LinearPlan>(problem, settings, s, d, sizes, [&](const LinearPlan& plan, std::int64_t sets) {
-    return passes(plan, t, settings, sets, c.flag("packed"));
-  });
+  append_rows<LinearPlan>(problem, settings, s, d, sizes,
+                          [&](const LinearPlan& plan, std::int64_t sets) { return passes(plan, t, settings, sets, c); });
   if (settings.peers && settings.card) append_peers(problem, with_captured(cublaslt_linear(d, sizes, t, settings), settings));
   if (settings.peers && !settings.card) append_peers(problem, onednn_linear(d, sizes, t, settings.threads));
   return problem;

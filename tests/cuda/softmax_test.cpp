@@ -8,6 +8,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstring>
+#include <thread>
+#include <vector>
+
 namespace everglow {
 namespace {
 
@@ -49,6 +53,47 @@ TEST_F(CudaSoftmax, RowsDoNotDependOnEachOtherOrOnThePlace_sanitize) {
     proof::backward_on(card, plan, SoftmaxBackward{y, dy, dy}, scratch);
     EXPECT_EQ(dx.values(), dy.values());
   }
+}
+
+/// Three rows over and over, so many that a block or a cluster makes one after the other, the next one under way meanwhile: each
+/// time they give the same bits, and so for two host threads at once with other lengths.
+TEST_F(CudaSoftmax, OneRowAfterTheOther) {
+  const auto many = [this](std::int64_t columns, std::int64_t rows) {
+    const std::size_t row_bytes = static_cast<std::size_t>(columns) * sizeof(float),
+                      all = static_cast<std::size_t>(rows) * row_bytes;
+    const SoftmaxPlan plan({}, {rows, columns}, card);
+    const Buffer x(all, card), y(all, card), dx(all, card), scratch(plan.workspace_bytes(), card);
+    HostTensor three(DType::f32, {3, columns});
+    three.uniform(static_cast<std::uint64_t>(columns), -4, 4);
+    const auto row_of = [&](const Buffer& buffer, std::int64_t row, std::int64_t count) {
+      return TensorView(static_cast<std::byte*>(buffer.data()) + static_cast<std::size_t>(row) * row_bytes, DType::f32,
+                        {count, columns}, card);
+    };
+    const auto tensor = [&](const Buffer& buffer) { return row_of(buffer, 0, rows); };
+    cudaStream_t own = nullptr;
+    ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking));
+    const Stream mine{card, own};
+    for (std::int64_t r = 0; r < rows; r += 3)
+      copy(row_of(x, r, std::min<std::int64_t>(3, rows - r)), three.const_view().narrow(0, 0, std::min<std::int64_t>(3, rows - r)),
+           mine);
+    plan.forward({.x = tensor(x), .y = tensor(y)}, scratch, mine);
+    plan.backward({.y = tensor(y), .dy = tensor(x), .dx = tensor(dx)}, scratch, mine);
+    mine.synchronize();
+    std::vector<char> results(all);
+    for (const Buffer* buffer : {&y, &dx}) {
+      ASSERT_EQ(cudaSuccess, cudaMemcpy(results.data(), buffer->data(), all, cudaMemcpyDeviceToHost));
+      std::int64_t other = 0;
+      for (std::int64_t r = 3; r < rows; ++r)
+        other += std::memcmp(&results[static_cast<std::size_t>(r) * row_bytes],
+                             &results[static_cast<std::size_t>(r % 3) * row_bytes], row_bytes) != 0;
+      EXPECT_EQ(other, 0) << columns << " columns";
+    }
+    cudaStreamDestroy(own);
+  };
+  std::thread beside(many, 131072, 320);
+  many(32768, 1200);
+  beside.join();
+  many(700000, 72);
 }
 
 /// A NaN or +inf makes its row NaN, a row of nothing but -inf is what masked_row says, and the rows beside stay.

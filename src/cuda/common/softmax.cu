@@ -18,7 +18,7 @@ constexpr std::int64_t warp_columns = 1024;  // of a row that a warp makes
 constexpr int warps = 4, batch = 4;          // rows of a block of warps; packs of a thread that are under way at once
 constexpr int usual_threads = 512;
 constexpr std::int64_t usual_row_threads = 512;    // of a block: two fill a multiprocessor
-constexpr std::int64_t segment_columns = 1 << 15;  // of a row in two launches
+constexpr std::int64_t segment_columns = 1 << 16;  // of a row in two launches
 constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1;
 
 /// What stands for elements past the end of a row: nothing to a maximum, a sum of exponentials or one of products.
@@ -27,15 +27,18 @@ __device__ inline float filler() {
   return backward ? 0 : negative_infinity();
 }
 
-/// Rows of a warp, so that short ones keep memory busy too.
-constexpr int rows_of_warp(int packs) { return packs < 4 ? 4 / packs : 1; }
+/// Rows that each lane makes at once, so that short ones keep memory busy too.
+template <class T>
+constexpr int rows_of_lane(int packs) {
+  return sizeof(T) == 2 && packs < 4 ? 4 / packs : 1;
+}
 
-/// P packs of each lane hold a row.
-template <class T, int V, int P, bool backward>
+/// P packs of each of L lanes hold a row.
+template <class T, int V, int P, int L, bool backward>
 __global__ void __launch_bounds__(32 * warps) warp_kernel(const __grid_constant__ SoftmaxParams p) {
-  constexpr int R = rows_of_warp(P);
-  const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.y) * R;
-  const auto column_of = [](int i) { return static_cast<std::int64_t>(i * 32 + static_cast<int>(threadIdx.x)) * V; };
+  constexpr int R = rows_of_lane<T>(P);
+  const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * (32 * warps) + threadIdx.x) / L * R;
+  const auto column_of = [](int i) { return static_cast<std::int64_t>(i * L + static_cast<int>(threadIdx.x) % L) * V; };
   const auto for_packs = [&](const auto& f) {
 #pragma unroll
     for (int r = 0; r < R; ++r)
@@ -55,32 +58,20 @@ __global__ void __launch_bounds__(32 * warps) warp_kernel(const __grid_constant_
   } else {
     for_packs([&](int r, int i) { part[r].top = pack_max(part[r].top, x[r][i]); });
 #pragma unroll
-    for (int r = 0; r < R; ++r) part[r].top = join_max(part[r].top);
-    for_packs([&](int r, int i) {
-      if constexpr (keeps_exponentials<T>) {
-        if (!p.log) {
-          part[r].sum = pack_exponentials(part[r].sum, x[r][i], below(part[r].top));
-          return;
-        }
-      }
-      part[r].sum = pack_sum(part[r].sum, x[r][i], below(part[r].top));
-    });
+    for (int r = 0; r < R; ++r) part[r].top = join_max<L>(part[r].top);
+    for_packs([&](int r, int i) { part[r].sum = pack_sum(part[r].sum, x[r][i], below(part[r].top)); });
   }
 #pragma unroll
   for (int r = 0; r < R; ++r) {
-    part[r].sum = join_sum(part[r].sum);
+    part[r].sum = join_sum<L>(part[r].sum);
     const Normaliser whole(part[r], p);
 #pragma unroll
     for (int i = 0; i < P; ++i) {
       if (row + r >= p.rows || column_of(i) >= p.columns) continue;
-      Pack<T, V> to;
       if constexpr (backward)
-        to = gradients(x[r][i], d[r][i], part[r].sum, p.log);
-      else if constexpr (keeps_exponentials<T>)
-        to = p.log ? whole.results(x[r][i]) : scaled(x[r][i], whole.scale);
+        store_pack(p.to, row + r, column_of(i), p.columns, gradients(x[r][i], d[r][i], part[r].sum, p.log));
       else
-        to = whole.results(x[r][i]);
-      store_pack(p.to, row + r, column_of(i), p.columns, to);
+        store_pack(p.to, row + r, column_of(i), p.columns, whole.results(x[r][i]));
     }
   }
 }
@@ -132,10 +123,10 @@ __global__ void __launch_bounds__(usual_threads) part_kernel(const __grid_consta
   });
   float top = 0;
   if constexpr (!backward) {
-    top = join_block(part.top, negative_infinity(), of_warps[0], join_max);
+    top = join_block(part.top, negative_infinity(), of_warps[0], join_max<>);
     part.sum *= exponential<T>(part.top - below(top));
   }
-  const float sum = join_block(part.sum, 0.0F, of_warps[1], join_sum);
+  const float sum = join_block(part.sum, 0.0F, of_warps[1], join_sum<>);
   if (threadIdx.x == 0) p.parts[blockIdx.x] = {top, sum};
 }
 
@@ -143,18 +134,19 @@ template <class T, int V, bool backward>
 __global__ void __launch_bounds__(usual_threads) end_kernel(const __grid_constant__ SoftmaxParams p) {
   __shared__ float of_warps[2][32];
   const int threads = static_cast<int>(blockDim.x);
-  const std::int64_t row = blockIdx.x / p.segments, begin = blockIdx.x % p.segments * p.segment;
+  // Backwards: what was read last is still in the second-level cache.
+  const std::int64_t block = gridDim.x - 1 - blockIdx.x, row = block / p.segments, begin = block % p.segments * p.segment;
   SoftmaxPart part{negative_infinity(), 0};
   for (std::int64_t s = threadIdx.x; s < p.segments; s += threads) {
     const SoftmaxPart other = p.parts[row * p.segments + s];
     part = backward ? SoftmaxPart{0, part.sum + other.sum} : join(part, other);
   }
   if constexpr (!backward) {
-    const float top = join_block(part.top, negative_infinity(), of_warps[0], join_max);
+    const float top = join_block(part.top, negative_infinity(), of_warps[0], join_max<>);
     part.sum *= expf(part.top - below(top));
     part.top = top;
   }
-  part.sum = join_block(part.sum, 0.0F, of_warps[1], join_sum);
+  part.sum = join_block(part.sum, 0.0F, of_warps[1], join_sum<>);
   const Normaliser whole(part, p);
   const std::int64_t end = min(begin + p.segment, p.columns);
   for_batches<T, V, backward>(p, row, begin, end, [&](const auto& x, const auto& d, int first, int count) {
@@ -246,7 +238,7 @@ void allow_all(int index, const DeviceFigures& card) {
 }
 
 template <class T, int V, bool backward>
-void launch_row(const SoftmaxQuery& query, const SoftmaxParams& p, const Shape& shape, cudaStream_t stream) {
+void launch_row(const SoftmaxQuery& query, SoftmaxParams p, const Shape& shape, cudaStream_t stream) {
   const DeviceFigures& card = query.device.figures;
   const auto kernel = row_kernel<T, V, backward>;
   allow_all<T, V, backward>(query.device.device.index, card);
@@ -261,30 +253,40 @@ void launch_row(const SoftmaxQuery& query, const SoftmaxParams& p, const Shape& 
   config.attrs = &cluster;
   config.numAttrs = shape.blocks > 1 ? 1 : 0;
   const std::int64_t most = blocks_at_once(kernel, config, card) / shape.blocks;
-  config.gridDim = dim3(static_cast<unsigned>(std::min(p.rows, most) * shape.blocks));
+  p.apart = std::min(p.rows, most);
+  config.gridDim = dim3(static_cast<unsigned>(p.apart * shape.blocks));
   check(cudaLaunchKernelEx(&config, kernel, p), "softmax");
 }
 
-/// The first of these numbers of packs that hold a row.
-template <class T, int V, bool backward, int P, int... Larger>
+template <class T, int V, int P, int L, bool backward>
 void launch_warps(const SoftmaxParams& p, cudaStream_t stream) {
+  constexpr int rows = 32 * warps / L * rows_of_lane<T>(P);
+  warp_kernel<T, V, P, L, backward><<<static_cast<unsigned>((p.rows + rows - 1) / rows), 32 * warps, 0, stream>>>(p);
+}
+
+/// The first of these numbers of packs that hold a row; one pack in as few lanes as do.
+template <class T, int V, bool backward, int P, int... Larger>
+void launch_warps_of(const SoftmaxParams& p, cudaStream_t stream) {
   if constexpr (sizeof...(Larger) > 0)
-    if (p.columns > 32 * V * P) return launch_warps<T, V, backward, Larger...>(p, stream);
-  constexpr int rows = warps * rows_of_warp(P);
-  warp_kernel<T, V, P, backward><<<static_cast<unsigned>((p.rows + rows - 1) / rows), dim3(32, warps), 0, stream>>>(p);
+    if (p.columns > 32 * V * P) return launch_warps_of<T, V, backward, Larger...>(p, stream);
+  if constexpr (P == 1) {
+    if (p.columns <= 8 * V) return launch_warps<T, V, P, 8, backward>(p, stream);
+    if (p.columns <= 16 * V) return launch_warps<T, V, P, 16, backward>(p, stream);
+  }
+  launch_warps<T, V, P, 32, backward>(p, stream);
 }
 
 template <class T, int V, bool backward>
 void launch(const SoftmaxQuery& query, const SoftmaxParams& p, const Shape& shape, cudaStream_t stream) {
   if (shape.segments == 0) {
     if constexpr (V == 1)
-      launch_warps<T, V, backward, 2, 8, 32>(p, stream);
+      launch_warps_of<T, V, backward, 2, 8, 32>(p, stream);
     else if constexpr (V == 4)
-      launch_warps<T, V, backward, 1, 2, 4, 8>(p, stream);
+      launch_warps_of<T, V, backward, 1, 2, 4, 8>(p, stream);
     else if constexpr (V == 2)
-      launch_warps<T, V, backward, 1, 4, 16>(p, stream);
+      launch_warps_of<T, V, backward, 1, 4, 16>(p, stream);
     else
-      launch_warps<T, V, backward, 1, 2, 4>(p, stream);
+      launch_warps_of<T, V, backward, 1, 2, 4>(p, stream);
   } else if (shape.blocks > 0) {
     launch_row<T, V, backward>(query, p, shape, stream);
   } else {
@@ -306,11 +308,7 @@ void launch_all(const SoftmaxQuery& query, const SoftmaxParams& all, cudaStream_
   const Shape shape = shape_of(query.device.figures, all.columns, {V * sizeof(T), sizeof(T), backward ? 2 : 1});
   SoftmaxParams p = all;
   p.segment = shape.segment, p.segments = std::max<std::int64_t>(shape.segments, 1), p.resident = shape.resident;
-  std::int64_t at_once = most_blocks / p.segments;
-  if (shape.segments > 0 && shape.blocks == 0) {  // few enough rows that the second reading finds them in the second-level cache
-    const std::int64_t row_bytes = all.columns * static_cast<std::int64_t>(sizeof(T)) * (backward ? 2 : 1);
-    at_once = std::clamp<std::int64_t>(query.device.figures.l2_bytes / 2 / row_bytes, 1, at_once);
-  }
+  const std::int64_t at_once = most_blocks / p.segments;
   for (std::int64_t row = 0; row < all.rows; row += at_once) {
     p.x = from_row(all.x, row, sizeof(T)), p.d = from_row(all.d, row, sizeof(T)), p.to = from_row(all.to, row, sizeof(T));
     p.rows = std::min(at_once, all.rows - row);

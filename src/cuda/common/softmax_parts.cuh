@@ -22,6 +22,7 @@ struct SoftmaxParams {
   SoftmaxPart* parts;     // [rows, segments] of rows that are made in two launches
   std::int64_t segment;   // columns of a block
   std::int64_t segments;  // blocks of a row
+  std::int64_t apart;     // rows between two that a block makes one after the other
   int resident;           // packs of a thread that stay in shared memory
   bool log, zero;         // log-softmax; a row of nothing but -inf becomes zeros
 };
@@ -45,14 +46,17 @@ __device__ inline SoftmaxPart join(const SoftmaxPart& a, const SoftmaxPart& b) {
   return {top, a.sum * expf(a.top - from) + b.sum * expf(b.top - from)};
 }
 
+/// Over each `lanes` lanes, in every one of them.
+template <int lanes = 32>
 __device__ inline float join_max(float value) {
 #pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, lane));
+  for (int lane = lanes / 2; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, lane));
   return value;
 }
+template <int lanes = 32>
 __device__ inline float join_sum(float value) {
 #pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffU, value, lane);
+  for (int lane = lanes / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffU, value, lane);
   return value;
 }
 
@@ -68,6 +72,13 @@ __device__ inline float join_block(float value, float nothing, float* shared, co
 
 template <class T, int V>
 __device__ inline float pack_max(float top, const Pack<T, V>& x) {
+  if constexpr (sizeof(T) == 2 && V > 1) {  // two elements by one instruction, exactly
+    using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+    Two most(x.at[0], x.at[1]);
+#pragma unroll
+    for (int v = 2; v < V; v += 2) most = __hmax2(most, Two(x.at[v], x.at[v + 1]));
+    return fmaxf(top, fmaxf(widen(most.x), widen(most.y)));
+  }
 #pragma unroll
   for (int v = 0; v < V; ++v) top = fmaxf(top, x.value(v));
   return top;

@@ -3,66 +3,16 @@
 // shared memory only what it copied there itself, so that nothing but the sums of a row crosses threads.
 #pragma once
 
-#include "cuda/common/softmax_parts.cuh"
+#include "cuda/common/softmax_meeting.cuh"
 #include "cuda/ptx/copy.cuh"
-
-#include <cooperative_groups.h>
 
 namespace everglow::cuda {
 
-constexpr int most_row_threads = 1024, most_cluster = 16;
+constexpr int most_row_threads = 1024;
 
 /// Packs of a row that a thread has in registers, 64 of which serve 1024 threads of a multiprocessor. Those of two bytes, which
 /// cannot be copied while others work, fill a register each.
 constexpr int held_packs(int pack_bytes, int tensors) { return (pack_bytes == 2 ? 64 : 128) / pack_bytes / tensors; }
-
-/// Parts of a row as the warps of a block, then the blocks of a cluster leave them, for two rows in turn: one barrier a row is
-/// then enough, since nobody is a whole row behind another.
-struct RowMeeting {
-  SoftmaxPart of_warps[2][32];
-  SoftmaxPart of_blocks[2][most_cluster];
-};
-
-/// Joins what lanes hold, in every lane, in an order that their number fixes.
-template <bool backward>
-__device__ inline SoftmaxPart join_lanes(const SoftmaxPart& part) {
-  if constexpr (backward) return {0, join_sum(part.sum)};
-  const float top = join_max(part.top);
-  return {top, join_sum(part.sum * expf(part.top - below(top)))};
-}
-
-template <bool backward>
-__device__ inline SoftmaxPart join_cluster(const SoftmaxPart& part, SoftmaxPart* shared) {
-#if __CUDA_ARCH__ >= 900
-  const auto cluster = cooperative_groups::this_cluster();
-  const unsigned blocks = cluster.num_blocks(), lane = threadIdx.x % 32;
-  if (blocks == 1) return part;
-  if (threadIdx.x < blocks) *cluster.map_shared_rank(shared + cluster.block_rank(), threadIdx.x) = part;
-  cluster.sync();
-  return join_lanes<backward>(lane < blocks ? shared[lane] : SoftmaxPart{negative_infinity(), 0});
-#else
-  return part;
-#endif
-}
-
-/// Of a whole row, from the part of each warp.
-template <bool backward>
-__device__ inline SoftmaxPart join_warps(const SoftmaxPart& part, RowMeeting& meeting, int turn) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warps = static_cast<int>(blockDim.x) / 32;
-  if (lane == 0) meeting.of_warps[turn][threadIdx.x / 32] = part;
-  __syncthreads();
-  const SoftmaxPart of_block =
-      join_lanes<backward>(lane < warps ? meeting.of_warps[turn][lane] : SoftmaxPart{negative_infinity(), 0});
-  return join_cluster<backward>(of_block, meeting.of_blocks[turn]);
-}
-
-__device__ inline std::int64_t rank_in_cluster() {
-#if __CUDA_ARCH__ >= 900
-  return cooperative_groups::this_cluster().block_rank();
-#else
-  return 0;
-#endif
-}
 
 /// A thread's share of the rows that its block makes: packs that pass through registers, and `p.resident` more that stay in shared
 /// memory.
@@ -73,27 +23,26 @@ class RowShare {
   static constexpr bool ahead = pack_bytes > 2;
 
  public:
-  __device__ RowShare(const SoftmaxParams& p, unsigned char* memory) : p_(p) {
+  __device__ RowShare(const SoftmaxParams& p, unsigned char* memory) : p_(p), memory_(memory) {
     const int each = packs + p.resident, lane = static_cast<int>(threadIdx.x) % 32;
-    const int first = static_cast<int>(threadIdx.x) / 32 * each * 32 + lane;
-    const std::int64_t begin = rank_in_cluster() * p.segment, end = min(begin + p.segment, p.columns);
-    column_ = begin + static_cast<std::int64_t>(first) * V;
-    left_ = static_cast<int>(max(end - column_, static_cast<std::int64_t>(-1)));
-    inside_ = left_ >= ((each - 1) * 32 + 1) * V;
-    x_slots_ = memory + static_cast<std::int64_t>(first) * pack_bytes;
-    d_slots_ = x_slots_ + static_cast<std::int64_t>(blockDim.x) * each * pack_bytes;
+    first_ = static_cast<int>(threadIdx.x) / 32 * each * 32 + lane;
+    const int begin = static_cast<int>(Cluster::rank() * p.segment);
+    column_ = begin + first_ * V;
+    left_ = static_cast<int>(min(begin + p.segment, p.columns)) - column_;
   }
 
   /// The first row of this block, on its way.
   __device__ void begin(std::int64_t row) const {
 #pragma unroll
     for (int i = 0; i < packs; ++i) fetch(row, i), ptx::commit_copies();
-    fetch_resident(row);
+    for (int i = packs; i < packs + p_.resident; ++i) fetch(row, i);
+    ptx::commit_copies();
   }
 
   /// Takes row `row` into registers and sends for the packs of row `next` in their place.
   __device__ __forceinline__ SoftmaxPart take(std::int64_t row, std::int64_t next) {
     SoftmaxPart part{negative_infinity(), 0};
+
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       ptx::wait_for_copies<packs>();  // those of the resident packs and packs - 1 others are younger
@@ -113,6 +62,7 @@ class RowShare {
       part.top = join_max(part.top);
       top_ = part.top;
       const float from = below(part.top);
+      forget();
       part.sum = sum_held(from);
       for (int i = packs; i < packs + p_.resident; ++i) part.sum = pack_sum(part.sum, x_pack(row, i), from);
     }
@@ -120,20 +70,44 @@ class RowShare {
   }
 
   /// Stores the results of row `row`, of which `whole` is known, and sends for the resident packs of row `next`.
-  __device__ __forceinline__ void finish(std::int64_t row, std::int64_t next, const SoftmaxPart& whole) const {
+  __device__ __forceinline__ void finish(std::int64_t row, std::int64_t next, const SoftmaxPart& whole) {
+    forget();
     if constexpr (backward) {
+      for (int i = packs; i < packs + p_.resident; ++i) {
+        const Elements to = gradients(x_pack(row, i), d_pack(row, i), whole.sum, p_.log);
+        fetch(next, i), store(row, i, to);
+      }
+      ptx::commit_copies();
 #pragma unroll
       for (int i = 0; i < packs; ++i) store(row, i, gradients(x_[i], d_[i], whole.sum, p_.log));
-      for (int i = packs; i < packs + p_.resident; ++i) store(row, i, gradients(x_pack(row, i), d_pack(row, i), whole.sum, p_.log));
     } else {
       const Normaliser normal(whole, p_);
+      for (int i = packs; i < packs + p_.resident; ++i) {
+        const Elements to = normal.results(x_pack(row, i));
+        fetch(next, i), store(row, i, to);
+      }
+      ptx::commit_copies();
       store_held(row, normal);
-      for (int i = packs; i < packs + p_.resident; ++i) store(row, i, normal.results(x_pack(row, i)));
     }
-    fetch_resident(next);
   }
 
  private:
+  /// Keeps the compiler from holding in registers what it can make anew: which elements of each pack lie in the row, and 16-bit
+  /// elements as f32.
+  __device__ __forceinline__ void forget() {
+    if constexpr (!(backward && pack_bytes == 16)) asm volatile("" : "+r"(left_));
+    if constexpr (!backward && sizeof(T) == 2 && V > 1) {
+#pragma unroll
+      for (Elements& pack : x_) {
+        std::uint32_t words[sizeof(Elements) / 4];
+        memcpy(words, &pack, sizeof words);
+#pragma unroll
+        for (std::uint32_t& word : words) asm volatile("" : "+r"(word));
+        memcpy(&pack, words, sizeof words);
+      }
+    }
+  }
+
   __device__ __forceinline__ float sum_held(float from) {
     float sum = 0;
     if constexpr (keeps_exponentials<T>) {
@@ -160,8 +134,12 @@ class RowShare {
     for (int i = 0; i < packs; ++i) store(row, i, normal.results(x_[i]));
   }
 
-  /// Elements of pack i that lie in the row.
-  __device__ int elements(int i) const { return inside_ ? V : min(max(left_ - i * 32 * V, 0), V); }
+  /// Elements of the row from pack i on: all of the pack lies in the row where there are V.
+  __device__ int elements(int i) const { return left_ - i * 32 * V; }
+  __device__ unsigned char* slot_of(int tensor, int i) const {
+    const int before = tensor == 0 ? 0 : static_cast<int>(blockDim.x) * (packs + p_.resident);
+    return memory_ + (before + first_) * pack_bytes + i * 32 * pack_bytes;
+  }
   __device__ std::int64_t place(const Plane& plane, std::int64_t row, int i) const {
     return row * plane.stride + column_ + i * 32 * V;
   }
@@ -170,66 +148,68 @@ class RowShare {
   __device__ __forceinline__ void fetch(std::int64_t row, int i) const {
     if constexpr (ahead) {
       if (row >= p_.rows) return;
-      fetch(p_.x, x_slots_, row, i);
-      if constexpr (backward) fetch(p_.d, d_slots_, row, i);
+      fetch(p_.x, 0, row, i);
+      if constexpr (backward) fetch(p_.d, 1, row, i);
     }
   }
-  __device__ __forceinline__ void fetch(const Plane& plane, unsigned char* slots, std::int64_t row, int i) const {
-    const int count = elements(i);
-    const auto slot = static_cast<std::uint32_t>(__cvta_generic_to_shared(slots + i * 32 * pack_bytes));
-    ptx::copy_async<pack_bytes>(slot, data(plane) + (count > 0 ? place(plane, row, i) : 0), count * static_cast<int>(sizeof(T)));
-  }
-  __device__ void fetch_resident(std::int64_t row) const {
-    for (int i = packs; i < packs + p_.resident; ++i) fetch(row, i);
-    ptx::commit_copies();
+  __device__ __forceinline__ void fetch(const Plane& plane, int tensor, std::int64_t row, int i) const {
+    const int count = min(max(elements(i), 0), V);
+    const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(slot_of(tensor, i)));
+    ptx::copy_async<pack_bytes>(to, data(plane) + (count > 0 ? place(plane, row, i) : 0), count * static_cast<int>(sizeof(T)));
   }
 
-  __device__ __forceinline__ Elements x_pack(std::int64_t row, int i) const {
-    Elements out = pack(p_.x, x_slots_, row, i);
-    if constexpr (!backward) {
-      if (!inside_) {
-#pragma unroll
-        for (int v = 0; v < V; ++v)
-          if (i * 32 * V + v >= left_) out.at[v] = narrow<T>(negative_infinity());
-      }
+  __device__ __forceinline__ Elements x_pack(std::int64_t row, int i) const { return pack(p_.x, 0, row, i); }
+  __device__ __forceinline__ Elements d_pack(std::int64_t row, int i) const { return pack(p_.d, 1, row, i); }
+  /// Past the end of the row: -inf forward, 0 backward.
+  __device__ __forceinline__ Elements pack(const Plane& plane, int tensor, std::int64_t row, int i) const {
+    Elements out;
+    if constexpr (ahead) {
+      std::uint32_t words[sizeof out / 4];
+      const auto from = *reinterpret_cast<const Words<sizeof out>*>(slot_of(tensor, i));
+      memcpy(words, &from, sizeof out);
+      if constexpr (!backward) fill(words, elements(i));
+      memcpy(&out, words, sizeof out);
+    } else {
+      out.at[0] = elements(i) > 0 ? data(plane)[place(plane, row, i)] : narrow<T>(backward ? 0 : negative_infinity());
     }
     return out;
   }
-  __device__ __forceinline__ Elements d_pack(std::int64_t row, int i) const { return pack(p_.d, d_slots_, row, i); }
-  __device__ __forceinline__ Elements pack(const Plane& plane, const unsigned char* slots, std::int64_t row, int i) const {
-    Elements out;
-    if constexpr (ahead) {
-      const auto words = *reinterpret_cast<const Words<sizeof out>*>(slots + i * 32 * pack_bytes);
-      memcpy(&out, &words, sizeof out);
-    } else {
-      out.at[0] = elements(i) > 0 ? data(plane)[place(plane, row, i)] : narrow<T>(0);
-    }
-    return out;
+  /// By words: where single elements are replaced the compiler gives each of them a register.
+  template <int N>
+  static __device__ __forceinline__ void fill(std::uint32_t (&words)[N], int count) {
+    constexpr int each = 4 / static_cast<int>(sizeof(T));
+    constexpr std::uint32_t half = std::is_same_v<T, __half> ? 0xfc00U : 0xff80U,
+                            filler = each == 1 ? 0xff800000U : half << 16 | half;
+    if (count >= N * each) return;
+#pragma unroll
+    for (int w = 0; w < N; ++w)
+      if (count < (w + 1) * each) words[w] = count <= w * each ? filler : (words[w] & 0xffffU) | (filler & 0xffff0000U);
   }
 
   __device__ __forceinline__ void store(std::int64_t row, int i, const Elements& pack) const {
     T* const to = const_cast<T*>(data(p_.to)) + place(p_.to, row, i);
-    if constexpr (V > 1) {
-      if (inside_) {
+    if (elements(i) >= V) {
+      if constexpr (V > 1) {
         Words<sizeof pack> words;
         memcpy(&words, &pack, sizeof words);
         __stwb(reinterpret_cast<Words<sizeof pack>*>(to), words);
-        return;
+      } else {
+        to[0] = pack.at[0];
       }
-    }
-    const int count = elements(i);
+    } else if (V > 1 && elements(i) > 0) {
 #pragma unroll
-    for (int v = 0; v < V; ++v)
-      if (v < count) to[v] = pack.at[v];
+      for (int v = 0; v < V; ++v)
+        if (v < elements(i)) to[v] = pack.at[v];
+    }
   }
 
   const SoftmaxParams& p_;
   Elements x_[packs], d_[backward ? packs : 1];
-  unsigned char *x_slots_, *d_slots_;
-  std::int64_t column_;  // of the first pack
-  int left_;             // elements from there to the end of the block's segment
-  bool inside_;          // whether all packs of this thread are whole
-  float top_ = 0;        // of this warp
+  unsigned char* memory_;
+  int first_;      // of this thread's packs in the block's segment; the next ones are 32 apart
+  int column_;     // where it begins
+  int left_;       // elements from there to the end of the segment
+  float top_ = 0;  // of this warp
 };
 
 /// A block, or a cluster of p.segments blocks, makes one row after the other.
@@ -238,16 +218,14 @@ __global__ void __launch_bounds__(most_row_threads, 1) row_kernel(const __grid_c
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ RowMeeting meeting;
   RowShare<T, V, backward> share(p, memory);
-  const std::int64_t apart = gridDim.x / p.segments;
   std::int64_t row = blockIdx.x / p.segments;
   share.begin(row);
-#if __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().sync();  // the memory of a block that has not begun must not be written
-#endif
-  for (int turn = 0; row < p.rows; row += apart, turn = 1 - turn) {
-    const SoftmaxPart part = share.take(row, row + apart);
-    share.finish(row, row + apart, join_warps<backward>(part, meeting, turn));
+  if (p.segments > 1) Cluster::begin(meeting);
+  for (unsigned turn = 0; row < p.rows; row += p.apart, ++turn) {
+    const SoftmaxPart part = share.take(row, row + p.apart);
+    share.finish(row, row + p.apart, join_row<backward>(part, meeting, turn, static_cast<unsigned>(p.segments)));
   }
+  if (p.segments > 1) Cluster::sync();
 }
 
 }  // namespace everglow::cuda
