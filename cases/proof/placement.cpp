@@ -102,9 +102,9 @@ AdamStep placed(Placement& place, const AdamStep& t) {
           .step = place(t.step),
           .rate = place(t.rate),
           .scale = place(t.scale),
-          .scaler = place(t.scaler),
           .norm = place(t.norm),
-          .overflow = place(t.overflow)};
+          .overflow = place(t.overflow),
+          .scaler = place(t.scaler)};
 }
 AttentionForward placed(Placement& place, const AttentionForward& tensors) {
   AttentionForward t = tensors;

@@ -31,12 +31,12 @@ struct AdamStep {
   TensorView step{};        // i64 [1]: number of steps taken, counted up by this call
   ConstTensorView rate{};   // f32 [1]; with a scaler [n]: the entry (skipped steps mod n) is taken
   ConstTensorView scale{};  // f32 [1]: gradients are divided by it (loss scale); not given: 1
+  TensorView norm{};        // f32 [1]: global norm before clipping; not given: not written
+  TensorView overflow{};    // i32 [1]: 1 and nothing is changed where a gradient is not finite; not given: not checked
   /// f32 [3]: a dynamic loss scale in place of `scale`, the good steps since it changed, and the steps skipped in all. This call
   /// halves the scale where it overflows and doubles it after scale_interval good steps, within 2^-24 ... 2^24. Needs `overflow`.
   /// Several rates serve a caller that learns of a skipped step later than the device, and whose schedule does not count it.
   TensorView scaler{};
-  TensorView norm{};      // f32 [1]: global norm before clipping; not given: not written
-  TensorView overflow{};  // i32 [1]: 1 and nothing is changed where a gradient is not finite; not given: not checked
 };
 
 /// Plan of one optimiser step. What it writes (parameters, moments, copies, step, norm, overflow) must be apart from everything

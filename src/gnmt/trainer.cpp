@@ -129,7 +129,9 @@ TrainState state_of(const TrainOptions& o, const TrainData& data) {
   state.version = version();
   const DeviceDescription device(o.device);
   state.isa = device.isa;
-  if (o.device.kind != DeviceKind::cpu) state.device = device.name;
+  for (const BackendStatus& backend : backends())  // the card's name, and the version of what computes
+    if (o.device.kind != DeviceKind::cpu && backend.name != "cpu")
+      state.device += fmt::format("{}{}: {}", state.device.empty() ? device.name + "; " : "; ", backend.name, backend.reason);
   state.threads = o.plan.threads > 0 ? o.plan.threads : default_threads();
   return state;
 }

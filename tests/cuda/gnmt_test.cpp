@@ -46,11 +46,12 @@ Model like(const Model& model, DType dtype, Device device) {
   return out;
 }
 
-/// Weights that every type of 16 bits holds exactly (8 bits), so that what differs is what the step rounds.
-void round_weights(Model& model) {
+/// Larger weights than at the start of a training, so that no gradient is the small difference of large ones, and such as every
+/// type of 16 bits holds exactly (8 bits), so that what differs is what the step rounds.
+void enliven(Model& model) {
   for (const Parameter& p : model.parameters()) {
     auto* const values = static_cast<float*>(p.value.data);
-    for (std::int64_t i = 0; i < p.value.elements(); ++i) values[i] = std::round(values[i] * 0x1p8F) * 0x1p-8F;
+    for (std::int64_t i = 0; i < p.value.elements(); ++i) values[i] = std::round(4 * values[i] * 0x1p8F) * 0x1p-8F;
   }
   model.weights_changed();
 }
@@ -75,35 +76,54 @@ double root_of_mean_square(const std::vector<double>& a, const std::vector<doubl
 
 /// Errors of a network have no useful worst case; the house rule is twice the error of a plain implementation that rounds at the
 /// same places: the CPU's, of the same type, both beside the model in f64. Both are taken as the root of the mean square over a
-/// tensor, in which single unlucky roundings vanish. Where the CPU happens to be nearly exact a handful of roundings is allowed:
-/// one for each of the at most eight layers that a gradient passes on its way down.
+/// tensor, in which single unlucky roundings vanish. Where the CPU happens to be nearly exact, one rounding is allowed for each of
+/// the at most eight layers that a gradient passes on its way down, and in f32, whose sums are no wider than what is stored, also
+/// those of a sum of 4 H = 512 products, which add up like a random walk of halves of a unit.
+double roundings(DType dtype) { return dtype == DType::f32 ? 8 * (1 + std::sqrt(512.0) / 2) : 8; }
+
 TEST_P(CudaGnmt, AStepHasTheGradientsOfTheCpu) {
   const DType dtype = GetParam();
   for (const std::int64_t layers : {1, 2, 3}) {
     SCOPED_TRACE("layers " + std::to_string(layers));
-    Model plain = test::model_on(Device::cpu(), test::small(layers, dtype));
-    round_weights(plain);
+    ModelDescription description = test::small(layers, dtype);
+    description.dropout = 0;  // the masks are those of the padded sizes, which the CPU does not have
+    Model plain = test::model_on(Device::cpu(), description);
+    enliven(plain);
     Model exact = like(plain, DType::f64, Device::cpu()), there = like(plain, dtype, card);
     const Batch batch = test::batch_like(0, 4);
     const Step truth = step_of(exact, batch), expected = step_of(plain, batch), actual = step_of(there, batch);
     EXPECT_EQ(actual.loss.tokens, batch.target_tokens);
-    const double unit = everglow::test::unit_roundoff(dtype);
-    EXPECT_NEAR(actual.loss.loss, truth.loss.loss,
-                2 * std::fabs(expected.loss.loss - truth.loss.loss) + 8 * unit * truth.loss.loss);
+    const double few = roundings(dtype) * everglow::test::unit_roundoff(dtype);
+    EXPECT_NEAR(actual.loss.loss, truth.loss.loss, 2 * std::fabs(expected.loss.loss - truth.loss.loss) + few * truth.loss.loss);
     double worst = 0;
     for (std::size_t i = 0; i < truth.gradients.size(); ++i) {
       const std::vector<double> none(truth.gradients[i].size(), 0.0);
       const double of_cpu = root_of_mean_square(expected.gradients[i], truth.gradients[i]);
       const double of_card = root_of_mean_square(actual.gradients[i], truth.gradients[i]);
-      const double bound = 2 * of_cpu + 8 * unit * root_of_mean_square(truth.gradients[i], none);
+      const double bound = 2 * of_cpu + few * root_of_mean_square(truth.gradients[i], none);
       EXPECT_LE(of_card, bound) << plain.parameters()[i].name;
       worst = std::max(worst, of_card / bound);
     }
     RecordProperty("part_of_the_bound", std::to_string(worst));
     std::printf("%s, %d layers: %.2f of the bound\n", std::string(name(dtype)).c_str(), static_cast<int>(layers), worst);
     EXPECT_NEAR(there.evaluate(batch).loss, exact.evaluate(batch).loss,
-                2 * std::fabs(plain.evaluate(batch).loss - exact.evaluate(batch).loss) + 8 * unit * truth.loss.loss);
+                2 * std::fabs(plain.evaluate(batch).loss - exact.evaluate(batch).loss) + few * truth.loss.loss);
   }
+}
+
+/// Where a card has nothing to pad, dropout takes the CPU's elements. A log-probability moves by less than 40 layer applications of
+/// 64 roundings each (tests/gnmt/model_test.cpp); other masks move the loss by far more.
+TEST_F(CudaGnmtModel, DropsWhatTheCpuDrops) {
+  ModelDescription description = test::small(2, DType::f32);
+  description.dropout = 0.4F;
+  std::vector<std::pair<int, int>> lengths(32, {5, 3});
+  lengths[7] = {9, 7};
+  const Batch batch = test::batch_of(test::random_examples(lengths, description.vocabulary, 2));
+  Model plain = test::model_on(Device::cpu(), description), there = like(plain, DType::f32, card);
+  const double bound = static_cast<double>(batch.target_tokens) * 40 * 64 * everglow::test::unit_roundoff(DType::f32);
+  const double expected = plain.forward_backward(batch, 5, 2).loss;
+  EXPECT_NEAR(there.forward_backward(batch, 5, 2).loss, expected, bound);
+  EXPECT_GT(std::fabs(there.forward_backward(batch, 5, 3).loss - expected), bound);
 }
 
 TEST_P(CudaGnmt, GraphsAndStepsAheadHaveTheBitsOfPlainSteps) { test::check_steps_ahead(card, GetParam()); }

@@ -34,11 +34,12 @@ inline std::vector<std::vector<double>> state_of(const Model& model) {
   return out;
 }
 inline void hand_on(const Model& from, Model& to) {
-  copy(to.optimizer_step(), from.optimizer_step());
-  copy(to.loss_scaler(), from.loss_scaler());
+  const Stream stream{from.optimizer_step().device};
+  copy(to.optimizer_step(), from.optimizer_step(), stream);
+  copy(to.loss_scaler(), from.loss_scaler(), stream);
   for (std::size_t i = 0; i < from.parameters().size(); ++i) {
     const Parameter &a = from.parameters()[i], &b = to.parameters()[i];
-    copy(b.value, a.value), copy(b.m, a.m), copy(b.v, a.v);
+    copy(b.value, a.value, stream), copy(b.m, a.m, stream), copy(b.v, a.v, stream);
   }
   to.weights_changed();
 }

@@ -125,9 +125,9 @@ TEST(Adam, AScalerHalvesDoublesAndChoosesTheRate_sanitize) {
           {.tensors = tensors,
            .step = scaled.step,
            .rate = rates,
-           .scaler = scaler,
            .norm = scaled.norm,
-           .overflow = scaled.overflow},
+           .overflow = scaled.overflow,
+           .scaler = scaler},
           row);
       EXPECT_EQ(scaler.values(), (std::vector<double>{scale, good, skipped}));
       if (bad) {
@@ -157,7 +157,7 @@ TEST(Adam, AScalersScaleStaysWithinItsBounds) {
       model.gradients[0].fill(bad ? std::nan("") : 0.0);
       const double bound = bad ? 0x1p-24 : 0x1p24;
       scaler.put(0, bound), scaler.put(1, 1999), scaler.put(2, 0);
-      run({}, model, {.tensors = tensors, .step = model.step, .rate = model.rate, .scaler = scaler, .overflow = model.overflow},
+      run({}, model, {.tensors = tensors, .step = model.step, .rate = model.rate, .overflow = model.overflow, .scaler = scaler},
           row);
       EXPECT_EQ(scaler.values(), (std::vector<double>{bound, 0, bad ? 1.0 : 0.0})) << row;
     }
