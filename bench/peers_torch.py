@@ -36,6 +36,8 @@ def arguments():
     parser.add_argument('--tag', help='built-in cases with this tag (headline; on a card card)')
     parser.add_argument('--story', action='store_true', help='on a card: the cases of the story of attention')
     parser.add_argument('--filter', default='', metavar='TEXT', help='only built-in cases whose line holds the text')
+    parser.add_argument('--kernel', action='append', default=[], metavar='NAME', help='on a card: of our rows only this one')
+    parser.add_argument('--peer', action='append', default=[], metavar='NAME', help='on a card: only this way of PyTorch, e.g. flex')
     parser.add_argument('--direction', choices=('forward', 'backward', 'train', 'evaluate'), help='only this one')
     parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument('--rounds', type=int, help='slices of each (3; on a card 2)')
@@ -44,8 +46,9 @@ def arguments():
     on_card = chosen.device != 'cpu'
     if fault := peers_torch_cuda.fault(chosen.device) if on_card else '':
         parser.error(fault)
-    if chosen.story and not on_card:
-        parser.error('--story: expected --device cuda:N, got cpu')
+    for option in ('story', 'kernel', 'peer'):
+        if getattr(chosen, option) and not on_card:
+            parser.error(f'--{option}: expected --device cuda:N, got cpu')
     usual, target = ('build/gpu/bench/cuda/everglow_cuda_bench', 'gpu') if on_card else ('build/cpu/everglow', 'cpu')
     chosen.program = chosen.program or os.path.join(ROOT, usual)
     chosen.tag, chosen.rounds = chosen.tag or ('card' if on_card else 'headline'), chosen.rounds or (2 if on_card else 3)

@@ -120,8 +120,8 @@ class Side:
 def ours(chosen, line):
     """The records of one start of our program: our rows and the peers in its process, forward and backward."""
     command = [chosen.program, '-', '--case', line, '--device', chosen.device, '--seconds', '0', '--json', '--peers']
-    if chosen.direction:
-        command += ['--direction', chosen.direction]
+    for option, values in (('--kernel', chosen.kernel), ('--direction', [chosen.direction] if chosen.direction else [])):
+        command += [word for value in values for word in (option, value)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         sys.exit(f'peers_torch.py: {" ".join(command)} ended with {done.returncode}')
@@ -129,11 +129,13 @@ def ours(chosen, line):
     return [record for record in found if record['direction'] in ('forward', 'backward')]
 
 
-def sides(line, device):
-    """Each way of PyTorch that takes the case, ready to run."""
+def sides(line, device, wanted):
+    """Each way of PyTorch that takes the case, ready to run; of the wanted ones where some are named."""
     layer, fields = read_case(line)
     out = {}
     for name, kind in variants(layer, fields).items():
+        if wanted and name.removeprefix('torch.') not in wanted:
+            continue
         try:
             side = Side(kind, Case(fields, device), fields.get('training', '1') == '1')
             side.sets[0].forward()
@@ -150,7 +152,7 @@ def compare(chosen, line):
     for _ in range(chosen.rounds):
         for record in ours(chosen, line):
             found.setdefault((record['direction'], record['kernel']), (record, []))[1].extend(record['samples_us'])
-        ways = sides(line, chosen.device) if ways is None else ways
+        ways = sides(line, chosen.device, chosen.peer) if ways is None else ways
         for name, side in list(ways.items()):
             try:
                 for direction in dict.fromkeys(key[0] for key in found):

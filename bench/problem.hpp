@@ -77,7 +77,9 @@ struct Problem {
 
 inline bool is_reference(std::string_view kernel) { return kernel.starts_with("reference."); }
 /// Rows of plain loops, which take anything and are no peer: a large problem takes them seconds.
-inline bool is_plain(std::string_view kernel) { return is_reference(kernel) || kernel == "cuda.linear" || kernel == "cuda.loss"; }
+inline bool is_plain(std::string_view kernel) {
+  return is_reference(kernel) || kernel.starts_with("cuda.linear") || kernel.starts_with("cuda.loss");  // "... (graph)" too
+}
 
 /// The keys that a layer's benchmark knows: sizes, which have no default, and options.
 struct Layer {

@@ -20,7 +20,7 @@ if importlib.util.find_spec('torch') is None:
     EXPECTED = {(): 'peers_torch.py: needs a Python with PyTorch'}
 else:
     EXPECTED = {('--device', 'cuda:0'): '--device cuda:0: ', ('--device', 'tpu'): 'expected cpu or cuda:N, got "tpu"',
-                ('--story',): '--story: expected --device cuda:N, got cpu', ('--program', '/none'): 'no program at /none',
+                ('--story',): '--story: expected --device cuda:N, got cpu', ('--peer', 'flex'): '--peer: expected --device cuda:N, got cpu', ('--program', '/none'): 'no program at /none',
                 ('--rounds', '-1', '--program', sys.executable): 'expected at least 1'}
 for given, text in EXPECTED.items():
     said = refused(*given)
