@@ -237,12 +237,12 @@ struct TermsParams {
   bool c_packs;
 };
 
-constexpr int terms_rows = 8, terms_columns = 4;  // of a thread
+constexpr int terms_rows = 4, terms_columns = 4;  // of a thread
 
 /// A thread has all that it loads of f32 under way before it adds the first term. Rows of `wide` are a copy's: they end on 64
 /// bytes.
 template <class T>
-__global__ void __launch_bounds__(odd_threads, 3) terms_kernel(const __grid_constant__ TermsParams p) {
+__global__ void __launch_bounds__(odd_threads, 5) terms_kernel(const __grid_constant__ TermsParams p) {
   constexpr int V = terms_columns;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * odd_threads + threadIdx.x) * V;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * terms_rows;
