@@ -102,6 +102,7 @@ AdamStep placed(Placement& place, const AdamStep& t) {
           .step = place(t.step),
           .rate = place(t.rate),
           .scale = place(t.scale),
+          .scaler = place(t.scaler),
           .norm = place(t.norm),
           .overflow = place(t.overflow)};
 }

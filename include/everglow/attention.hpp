@@ -79,7 +79,8 @@ struct AttentionBackward {
 /// that no query sees has gradients 0. What a query does see goes the way of arithmetic: a NaN there makes its results NaN.
 /// What is written must be apart from everything else of the call; heads that interleave in one matrix are. On a CPU a length out
 /// of range throws before anything is written. Without dropout the seed and offset must be 0 and
-/// their view absent. On a GPU a bias of -inf hides finite keys and values only: what is not finite there reaches the result.
+/// their view absent. On a GPU a bias of -inf hides what is not finite in cuda.attention_standard alone; in the flash rows it hides
+/// finite keys and values, and a NaN or Inf there reaches the result.
 class EVERGLOW_API AttentionPlan {
  public:
   AttentionPlan(const AttentionDescription& description, const AttentionSizes& sizes,

@@ -68,6 +68,35 @@ TEST_F(CudaAttention, NanThatIsNotSeenStaysWhereItIs_sanitize) {
     }
 }
 
+/// In the row that keeps scores in memory a bias of -inf hides what a mask would: key 7 from every query, keys below 10 from
+/// query 5.
+TEST_F(CudaAttention, ABiasOfMinusInfinityHidesNanFromTheStandardRow_sanitize) {
+  constexpr std::size_t queries = 70, keys = 80, columns = 16, key = 7, query = 5, hidden = 10;
+  for (const char* dtype : {"f32", "bf16"}) {
+    const cases::Case c =
+        cases::parse(std::string("attention batch=1 queries=70 keys=80 heads=1 bias=1 softcap=20 head_dim=16 dtype=") + dtype);
+    const AttentionDescription d = proof::attention_description(c);
+    const AttentionSizes s = proof::attention_sizes(c);
+    AttentionInputs in = proof::attention_inputs(d, s, c);
+    for (std::size_t i = 0; i < queries; ++i) in.bias[i * keys + key] = -std::numeric_limits<double>::infinity();
+    for (std::size_t j = 0; j < hidden; ++j) in.bias[query * keys + j] = -std::numeric_limits<double>::infinity();
+    SCOPED_TRACE(c.line);
+    AttentionInputs behind = in, before = in;
+    spoil(behind.k, key, columns), spoil(behind.v, key, columns);
+    spoil(before.q, query, columns), spoil(before.d_o, query, columns);
+    const AttentionResults whole = run(rows[2], d, s, in), hides = run(rows[2], d, s, behind), spoilt = run(rows[2], d, s, before);
+    EXPECT_EQ(hides.o, whole.o);
+    EXPECT_EQ(hides.lse, whole.lse);
+    EXPECT_EQ(hides.dq, whole.dq);
+    EXPECT_EQ(hides.dk, whole.dk);
+    EXPECT_EQ(hides.dv, whole.dv);
+    EXPECT_EQ(hides.dbias, whole.dbias);
+    EXPECT_EQ(part(spoilt.dk, 0, hidden, columns), part(whole.dk, 0, hidden, columns));
+    EXPECT_EQ(part(spoilt.dv, 0, hidden, columns), part(whole.dv, 0, hidden, columns));
+    EXPECT_TRUE(std::isnan(spoilt.dk[hidden * columns])) << spoilt.dk[hidden * columns];
+  }
+}
+
 /// A card cannot throw for a length: it is clamped and noted.
 TEST_F(CudaAttention, LengthsOutOfRangeAreClampedAndNoted_sanitize) {
   const AttentionSizes s{.batch = 2, .queries = 9, .keys = 11};

@@ -337,5 +337,31 @@ TEST_F(CudaLinear, IsCapturedIntoAGraph) {
   cudaGraphExecDestroy(ready), cudaGraphDestroy(graph), cudaStreamDestroy(own);
 }
 
+/// One plan, two streams at once, a workspace each, in which odd rows are staged: neither sees the other's.
+TEST_F(CudaLinear, RunsOnTwoStreamsAtOnce) {
+  const Odd odd;
+  for (const char* row : {"cublaslt.linear", "cuda.linear"}) {
+    SCOPED_TRACE(row);
+    const LinearPlan plan(odd.description(), {odd.batch}, card, {.force = row});
+    WholeLayer expected(plan, odd), first(plan, odd), second(plan, odd);
+    const Buffer scratch[] = {Buffer(plan.workspace_bytes(), card), Buffer(plan.workspace_bytes(), card)};
+    expected.run(scratch[0], stream);
+    stream.synchronize();
+    cudaStream_t streams[2] = {nullptr, nullptr};
+    for (cudaStream_t& own : streams) ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking));
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      first.run(scratch[0], {card, streams[0]});
+      second.run(scratch[1], {card, streams[1]});
+    }
+    for (const cudaStream_t own : streams) Stream{card, own}.synchronize(), cudaStreamDestroy(own);
+    for (WholeLayer* came : {&first, &second}) {
+      EXPECT_TRUE(same(came->y, expected.y)) << "y";
+      EXPECT_TRUE(same(came->dx, expected.dx)) << "dx";
+      EXPECT_TRUE(same(came->dw, expected.dw)) << "dweight";
+      EXPECT_TRUE(same(came->db, expected.db)) << "dbias";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace everglow

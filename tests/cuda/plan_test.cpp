@@ -98,6 +98,19 @@ TEST(CudaPlans, SoftmaxNeedsScratchOnlyWhereARowDoesNotFit) {
   EXPECT_GT(workspace("a100-80", 50000), 0U);
 }
 
+/// Not in the middle of a run: 2^26 pairs of 64 tiles each are more than a grid holds; a bias keeps all of them in one part.
+TEST(CudaPlans, StandardAttentionDeclinesMoreBlocksThanAGrid) {
+  const auto reason = [](std::int64_t batch, std::int64_t keys, std::int64_t value_dim, bool bias) {
+    const AttentionDescription d{.heads = 64, .head_dim = 8, .value_dim = value_dim, .bias = bias};
+    return AttentionPlan(d, {.batch = batch, .queries = 1, .keys = keys}, h200()).explain().rows.back().reason;
+  };
+  constexpr std::int64_t many = std::int64_t{1} << 20;
+  EXPECT_EQ(reason(many, 1, 64, false), "");
+  EXPECT_NE(reason(many, 1, 4096, false).find("thread blocks"), std::string::npos) << reason(many, 1, 4096, false);
+  EXPECT_EQ(reason(many, 2048, 64, false), "");
+  EXPECT_NE(reason(many, 2048, 64, true).find("thread blocks"), std::string::npos) << reason(many, 2048, 64, true);
+}
+
 TEST(CudaPlans, EveryLayerHasARowThatAnswers) {
   for (const char* layer : {"linear", "recurrent", "attention", "softmax", "embedding", "loss", "pointwise", "adam"})
     EXPECT_FALSE(kernels(layer, DeviceKind::cuda).empty()) << layer;

@@ -169,7 +169,7 @@ TEST(CpuPlanner, MeasuredCostsAreWhatIsPredicted) {
 }
 
 TEST(CpuPlanner, TheCutsAreThoseOfTheRows) {
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+  for (const Isa isa : every_isa) {
     const auto& kernels = cpu::forward_kernels(isa);
     EXPECT_EQ(kernels.block_keys, plan::attention_keys);
     EXPECT_EQ(kernels.block_queries, plan::attention_vectors * kernels.lanes);

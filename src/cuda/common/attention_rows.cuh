@@ -111,6 +111,10 @@ struct AttentionOptions {
     first_element = (static_cast<uint64_t>(b) * p.heads + h) * static_cast<uint64_t>(p.queries) * static_cast<uint64_t>(p.keys);
   }
 
+  /// Whether a bias of -inf hides key j from query i: not even a NaN of theirs comes through then.
+  __device__ bool hides(const AttentionParams& p, int i, int j) const {
+    return bias != nullptr && widen(bias[i * p.bias.query + j * p.bias.key]) == -INFINITY;
+  }
   /// The score of query i and key j from q·k; `bend` is the derivative of softcap there.
   __device__ float natural_score(const AttentionParams& p, float product, int i, int j, float& bend) const {
     float s = p.scale * product;

@@ -7,6 +7,7 @@
 #include "cuda/common/rows.hpp"
 #include "cuda/common/storage.cuh"
 
+#include <cmath>
 #include <limits>
 
 namespace everglow::cuda {
@@ -51,12 +52,32 @@ Footprint footprint(const AttentionQuery& q) {
   return {.workspace = std::max(forward.bytes(), q.description.training ? backward.bytes() : 0)};
 }
 
+/// No launch of any run of the plan has more thread blocks. In f64, since sizes that no memory holds may be asked for.
+double most_blocks(const AttentionQuery& q) {
+  const AttentionDescription& d = q.description;
+  const AttentionSizes& s = q.sizes;
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  const auto in_tiles = [&](int64_t n) { return std::ceil(real(n) / standard_tile); };
+  const double pairs = real(s.batch) * real(d.heads), kv_pairs = real(s.batch) * real(d.kv_heads);
+  const double query_tiles = pairs * in_tiles(s.queries), key_tiles = kv_pairs * in_tiles(s.keys);
+  const double width = std::max(in_tiles(std::max(d.head_dim, d.value_dim)), 1.0);
+  // Rows or keys of all pairs of a part: a bias keeps all pairs together.
+  const double rows = std::min(query_tiles, std::max(real(most_scores), d.bias ? pairs : 0));
+  const double keys = std::min(key_tiles, std::max(real(most_scores) + 1, d.bias ? key_tiles : 0));
+  const double scores = d.bias ? pairs * in_tiles(s.keys) : 0, forward = std::max({pairs, rows * width, scores});
+  if (!d.training) return forward;
+  const double stored = kv_pairs * real(s.keys) * real(std::max(d.head_dim, d.value_dim)) / standard_threads;
+  return std::max({forward, keys * width, stored});
+}
+
 Verdict accepts(const AttentionQuery& q) {
   const AttentionDescription& d = q.description;
   if (const Verdict device = accept_device(q.device); !device.accepted) return device;
   if (d.dtype == DType::f64) return decline("f64 is served by the CPU's reference alone");
   const int64_t most = std::max({q.sizes.queries, q.sizes.keys, q.sizes.total_queries, q.sizes.total_keys});
   if (most > most_attention_rows) return decline("expected at most ", most_attention_rows, " queries and keys, got ", most);
+  if (const double blocks = most_blocks(q); blocks > std::numeric_limits<int>::max())
+    return decline("expected fewer thread blocks of ", standard_tile, " x ", standard_tile, ", got ", blocks);
   return accept();
 }
 
@@ -73,13 +94,10 @@ void each_part(const AttentionParams& p, StandardPart part, bool bias, const F& 
     }
 }
 
-/// Launches with one thread block for each of `blocks`; none for none. More than a grid holds cannot come from a part, whose
-/// elements are bounded, but may from rows without keys.
+/// Launches with one thread block for each of `blocks`, which `accepts` has bounded; none for none.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), int64_t blocks, cudaStream_t stream, const Arguments&... arguments) {
   if (blocks <= 0) return;
-  if (blocks > std::numeric_limits<int>::max())
-    throw Error(ErrorCode::unsupported, "attention.standard", "expected fewer thread blocks");
   kernel<<<static_cast<unsigned>(blocks), standard_threads, 0, stream>>>(arguments...);
   check_launch("attention.standard");
 }

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(standard_threads)
     const int i = first + r, j = at.column + c;
     if (at.row + r >= part.rows || j >= p.keys) return;
     const int64_t index = score_index(p, part, at.pair, at.row + r) + j;
-    const bool sees = sees_key(p, s, i, j);
+    const bool sees = sees_key(p, s, i, j) && !options.hides(p, i, j);
     float bend = 1, value = sees ? options.natural_score(p, sum, i, j, bend) : -INFINITY;
     if (backward) {
       const float lse = sees ? statistic_at(p.lse, at.b, at.h, s.first_query + i) : -INFINITY;

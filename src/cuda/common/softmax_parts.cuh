@@ -22,6 +22,8 @@ struct SoftmaxParams {
   SoftmaxPart* parts;     // [rows, segments] of rows that are made in two launches
   std::int64_t segment;   // columns of a block
   std::int64_t segments;  // blocks of a row
+  std::int64_t apart;     // rows between two that a block makes one after the other
+  int resident;           // packs of a thread that stay in shared memory
   bool log, zero;         // log-softmax; a row of nothing but -inf becomes zeros
 };
 
@@ -44,14 +46,17 @@ __device__ inline SoftmaxPart join(const SoftmaxPart& a, const SoftmaxPart& b) {
   return {top, a.sum * expf(a.top - from) + b.sum * expf(b.top - from)};
 }
 
+/// Over each `lanes` lanes, in every one of them.
+template <int lanes = 32>
 __device__ inline float join_max(float value) {
 #pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, lane));
+  for (int lane = lanes / 2; lane > 0; lane /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffU, value, lane));
   return value;
 }
+template <int lanes = 32>
 __device__ inline float join_sum(float value) {
 #pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffU, value, lane);
+  for (int lane = lanes / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffU, value, lane);
   return value;
 }
 
@@ -67,6 +72,13 @@ __device__ inline float join_block(float value, float nothing, float* shared, co
 
 template <class T, int V>
 __device__ inline float pack_max(float top, const Pack<T, V>& x) {
+  if constexpr (sizeof(T) == 2 && V > 1) {  // two elements by one instruction, exactly
+    using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+    Two most(x.at[0], x.at[1]);
+#pragma unroll
+    for (int v = 2; v < V; v += 2) most = __hmax2(most, Two(x.at[v], x.at[v + 1]));
+    return fmaxf(top, fmaxf(widen(most.x), widen(most.y)));
+  }
 #pragma unroll
   for (int v = 0; v < V; ++v) top = fmaxf(top, x.value(v));
   return top;
@@ -77,6 +89,22 @@ __device__ inline float pack_sum(float sum, const Pack<T, V>& x, float from) {
   for (int v = 0; v < V; ++v) sum += exponential<T>(x.value(v) - from);
   return sum;
 }
+/// An f32 exponential may take the place of what it is of, so that it is made once; 16 bits would lose its digits.
+template <class T>
+constexpr bool keeps_exponentials = std::is_same_v<T, float>;
+template <int V>
+__device__ inline float pack_exponentials(float sum, Pack<float, V>& x, float from) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) sum += x.at[v] = exponential<float>(x.at[v] - from);
+  return sum;
+}
+template <int V>
+__device__ inline Pack<float, V> scaled(Pack<float, V> x, float factor) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) x.at[v] *= factor;
+  return x;
+}
+
 /// Backward: the sum of y dy, or of dy where y is a logarithm.
 template <class T, int V>
 __device__ inline float pack_products(float sum, const Pack<T, V>& y, const Pack<T, V>& dy, bool log) {

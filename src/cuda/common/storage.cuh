@@ -20,6 +20,10 @@ template <class T>
 __device__ inline float widen(T value) {
   return static_cast<float>(value);
 }
+/// By shifts, in which the compiler sees two elements of one register; the toolkit's conversion takes each to a register of its own.
+__device__ inline float widen(__nv_bfloat16 value) {
+  return __uint_as_float(static_cast<std::uint32_t>(__bfloat16_as_ushort(value)) << 16);
+}
 /// Rounds to nearest even.
 template <class T>
 __device__ inline T narrow(float value) {

@@ -2,6 +2,8 @@
 // (mma.m16n8k16): a thread of lane l holds rows l/4 and l/4 + 8, columns 2 (l mod 4) and the next, of every 8 x 8 part.
 #pragma once
 
+#include "cuda/ptx/copy.cuh"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -54,18 +56,6 @@ __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   uint32_t y;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
-}
-
-/// 16 bytes from global to shared memory, of which the first `bytes` are read and the others become 0. The toolkit's
-/// __pipeline_memcpy_async takes a constant there.
-__device__ __forceinline__ void copy_16_async(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most `newest` groups of this thread's copies are under way.
-template <int newest>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(newest) : "memory");
 }
 
 /// 2^x within 2 ulp; 0 for -inf.
