@@ -129,9 +129,9 @@ TEST_F(CudaOdd, NarrowRestsAreExact_sanitize) {
           Block ones(DType::f32, 1, few, few, 0, 9), old_ones(DType::f32, 1, few, few, 0, 9);
           cuda::sum_weighted({weights.matrix(), rows.matrix(), sums.matrix(), ones.matrix(), true}, {}, nullptr);
           // out[k, n] = wide[k, n] + weights[k, few] terms[few, n]
-          Block wide(DType::f32, k, n, 48, 0, 10), terms(dtype, few, n, n + first, first, 11),
+          Block wide(DType::f32, k, 48, 48, 0, 10), terms(dtype, few, n, n + first, first, 11),
               out(dtype, k, n, n + first, first, 12);
-          cuda::add_narrow({wide.matrix(), weights.matrix(), terms.matrix(), out.matrix()}, nullptr);
+          cuda::add_narrow({wide.matrix().part_of_columns(0, n), weights.matrix(), terms.matrix(), out.matrix()}, nullptr);
           ASSERT_TRUE(c.fetch() && z.fetch() && sums.fetch() && ones.fetch() && out.fetch());
           bool narrow = true, weighted = true, added = true;
           for (std::int64_t j = 0; j < few; ++j) {

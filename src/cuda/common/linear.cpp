@@ -136,6 +136,8 @@ struct BackwardProduct {
   bool wanted = false;
 };
 
+bool leaves_rest(const LayerProduct& p, const plan::OddScheme& s) { return s.m < p.c.rows || s.n < p.c.columns; }
+
 BackwardProduct dx_product(const LinearQuery& query, const LinearBackward& t, const Matrix& dz, const BackwardRooms& rooms) {
   const Matrix weight = matrix_of(t.weight), dx = matrix_of(t.dx);
   if (!t.dx.given() || dx.rows == 0 || dx.columns == 0) return {};
@@ -230,8 +232,10 @@ void backward(const LinearQuery& query, const LinearBackward& t, void* workspace
     for_dx = dx_product(query, t, dz, rooms), for_dweight = dweight_product(query, t, dz, rooms);
     for_dx.product.a_filled = true;
     (outputs_first ? for_dweight.product.a_filled : for_dweight.product.b_filled) = true;
-    for (BackwardProduct* p : {&for_dx, &for_dweight})
+    for (BackwardProduct* p : {&for_dx, &for_dweight}) {
       if (p->wanted) p->scheme = scheme_of(query, p->product);
+      if (leaves_rest(p->product, p->scheme)) moves.start(context.stream);  // a rest reads the copy
+    }
   }
   if (for_dx.wanted) {
     const Prepared prepared = prepare(for_dx.product, for_dx.scheme, moves);

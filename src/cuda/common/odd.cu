@@ -26,76 +26,63 @@ struct MoveParams {
   int count;
 };
 
-/// Eight elements of which the first is number `shift` of `low` and `high` together.
+/// Eight elements of which the first is number `shift` of `low` and `high` together. Without branches, and small: a kernel of a few
+/// microseconds waits for its own instructions, which nobody has asked for before.
 __device__ inline uint4 shifted(const uint4& low, const uint4& high, int shift) {
-  const std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  std::uint32_t at[5];
-  switch (shift / 2) {  // the same for all of a row, and indices that are constants keep the words in registers
-    case 0:
+  std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-      for (int i = 0; i < 5; ++i) at[i] = words[i];
-      break;
-    case 1:
+  for (int i = 0; i < 6; ++i) words[i] = (shift & 4) != 0 ? words[i + 2] : words[i];
 #pragma unroll
-      for (int i = 0; i < 5; ++i) at[i] = words[i + 1];
-      break;
-    case 2:
-#pragma unroll
-      for (int i = 0; i < 5; ++i) at[i] = words[i + 2];
-      break;
-    default:
-#pragma unroll
-      for (int i = 0; i < 5; ++i) at[i] = words[i + 3];
-  }
-  if (shift % 2 == 0) return {at[0], at[1], at[2], at[3]};
-  return {__funnelshift_r(at[0], at[1], 16), __funnelshift_r(at[1], at[2], 16), __funnelshift_r(at[2], at[3], 16),
-          __funnelshift_r(at[3], at[4], 16)};
+  for (int i = 0; i < 5; ++i) words[i] = (shift & 2) != 0 ? words[i + 1] : words[i];
+  const int bits = (shift & 1) * 16;
+  return {__funnelshift_r(words[0], words[1], bits), __funnelshift_r(words[1], words[2], bits),
+          __funnelshift_r(words[2], words[3], bits), __funnelshift_r(words[3], words[4], bits)};
 }
 
 /// The elements [begin, begin + 8) of a row of `to`, one by one: those in the row, zeros past what there is of `from`.
 __device__ inline void move_edge(const std::uint16_t* from, std::uint16_t* to, std::int64_t begin, std::int64_t there,
                                  std::int64_t columns) {
-#pragma unroll
-  for (int v = 0; v < 8; ++v)
-    if (const std::int64_t e = begin + v; e >= 0 && e < columns) to[e] = e < there ? from[e] : std::uint16_t{0};
+#pragma unroll 1
+  for (std::int64_t e = begin < 0 ? 0 : begin; e < begin + 8 && e < columns; ++e) to[e] = e < there ? from[e] : std::uint16_t{0};
 }
 
 /// A thread stores 16 bytes at a time, on 16 bytes, out of the one or two units of `from` that hold them; never past a row. The
 /// units of all rows stand in one line, so that every thread has as many, and all that it loads is under way at once.
 __device__ inline void move_block(const MoveParams& p, std::int64_t block) {
   int j = 0;
+#pragma unroll 1
   while (j + 1 < p.count && block >= p.jobs[j + 1].first_block) ++j;
   const MoveJob& job = p.jobs[j];
-  const std::int64_t begin = (block - job.first_block) * (odd_threads * move_units), first_row = begin / job.units;
-  const auto past = static_cast<std::uint32_t>(begin - first_row * job.units) + threadIdx.x;
+  const std::uint32_t units = job.units;
+  const std::int64_t begin = (block - job.first_block) * (odd_threads * move_units), first_row = begin / units;
+  const std::uint32_t past = static_cast<std::uint32_t>(begin - first_row * units) + threadIdx.x;
   uint4 low[move_units], high[move_units];
-  bool inside[move_units];
+  std::int64_t row[move_units], element[move_units];
+  int shift[move_units];  // -1: not all of the unit lies in the row
 #pragma unroll
   for (int u = 0; u < move_units; ++u) {
-    const std::uint32_t at = past + u * odd_threads;
-    const std::int64_t row = first_row + at / job.units;
-    const std::uint16_t* const from = job.from + row * job.from_stride;
-    const int head = static_cast<int>(reinterpret_cast<std::uintptr_t>(job.to + row * job.to_stride) % 16 / 2);
-    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(from - head) % 16 / 2);
-    const std::int64_t element = static_cast<std::int64_t>(at % job.units) * 8 - head;
-    inside[u] = row < job.from_rows && element >= shift && element - shift + (shift == 0 ? 8 : 16) <= job.from_columns;
-    if (inside[u]) low[u] = *reinterpret_cast<const uint4*>(from + element - shift);
-    if (inside[u] && shift != 0) high[u] = *reinterpret_cast<const uint4*>(from + element - shift + 8);
+    const std::uint32_t at = past + u * odd_threads, below = at / units;
+    row[u] = first_row + below;
+    const std::uint16_t* const from = job.from + row[u] * job.from_stride;
+    const int head = static_cast<int>(reinterpret_cast<std::uintptr_t>(job.to + row[u] * job.to_stride) % 16 / 2);
+    shift[u] = static_cast<int>(reinterpret_cast<std::uintptr_t>(from - head) % 16 / 2);
+    element[u] = static_cast<std::int64_t>(at - below * units) * 8 - head;
+    const std::int64_t first = element[u] - shift[u];
+    if (row[u] >= job.from_rows || first < 0 || first + (shift[u] == 0 ? 8 : 16) > job.from_columns) {
+      shift[u] = -1;
+      continue;
+    }
+    low[u] = *reinterpret_cast<const uint4*>(from + first);
+    if (shift[u] != 0) high[u] = *reinterpret_cast<const uint4*>(from + first + 8);
   }
 #pragma unroll
   for (int u = 0; u < move_units; ++u) {
-    const std::uint32_t at = past + u * odd_threads;
-    const std::int64_t row = first_row + at / job.units;
-    if (row >= job.rows) return;
-    const std::uint16_t* const from = job.from + row * job.from_stride;
-    std::uint16_t* const to = job.to + row * job.to_stride;
-    const int head = static_cast<int>(reinterpret_cast<std::uintptr_t>(to) % 16 / 2);
-    const int shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(from - head) % 16 / 2);
-    const std::int64_t element = static_cast<std::int64_t>(at % job.units) * 8 - head;
-    if (inside[u])
-      *reinterpret_cast<uint4*>(to + element) = shifted(low[u], high[u], shift);
+    if (row[u] >= job.rows) return;
+    std::uint16_t* const to = job.to + row[u] * job.to_stride;
+    if (shift[u] >= 0)
+      *reinterpret_cast<uint4*>(to + element[u]) = shifted(low[u], high[u], shift[u]);
     else
-      move_edge(from, to, element, row < job.from_rows ? job.from_columns : 0, job.columns);
+      move_edge(job.from + row[u] * job.from_stride, to, element[u], row[u] < job.from_rows ? job.from_columns : 0, job.columns);
   }
 }
 
@@ -119,62 +106,46 @@ struct NarrowParams {
   Plane a, b, bias, c, z;
   std::int64_t rows, k;
   int columns;
-  bool b_packs;  // its columns lie side by side on 16 bytes
   Activation activation;
 };
 
-constexpr int narrow_warps = odd_threads / 32;
+constexpr int warps = odd_threads / 32, pair = 2;  // of the few columns, what a warp or a block sums at once
 
-/// V elements of column `column` of b from row k on, zeros past the last.
-template <class T, int V>
-__device__ inline void load_column(const NarrowParams& p, int column, std::int64_t k, float (&to)[V]) {
-  if (V > 1 && p.b_packs) {
-    const Pack<T, V> pack = load_pack<T, V>({p.b.data, p.b.step, 1}, column, k, p.k);
-#pragma unroll
-    for (int v = 0; v < V; ++v) to[v] = pack.value(v);
-    return;
-  }
-  const T* const b = static_cast<const T*>(p.b.data) + column * p.b.step;
-#pragma unroll
-  for (int v = 0; v < V; ++v) to[v] = k + v < p.k ? widen(b[(k + v) * p.b.stride]) : 0;
-}
-
-/// A warp for each row; a few loads of it are under way before the first is multiplied.
+/// A warp for a row of a and two columns of b. V elements at a time where rows of a and columns of b stand on 16 bytes.
 template <class T, class O, int V>
 struct Narrow {
   NarrowParams p;
 
+  int pairs() const { return (p.columns + pair - 1) / pair; }
+  std::int64_t blocks() const { return (p.rows * pairs() + warps - 1) / warps; }
+
   __device__ void operator()(std::int64_t block) const {
-    constexpr int most = static_cast<int>(narrow_columns), together = 4;
-    const int lane = threadIdx.x % 32;
-    const std::int64_t row = block * narrow_warps + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, turns = (p.columns + pair - 1) / pair;
+    const std::int64_t warp = block * warps + threadIdx.x / 32, row = warp / turns;
     if (row >= p.rows) return;
-    float sums[most] = {};
-    for (std::int64_t first = lane * V; first < p.k; first += 32 * V * together) {
-      Pack<T, V> left[together];
+    const int j = static_cast<int>(warp - row * turns) * pair;
+    const T* const a = static_cast<const T*>(p.a.data) + row * p.a.stride;
+    const T* const b = static_cast<const T*>(p.b.data) + j * p.b.step;
+    const std::int64_t other = j + 1 < p.columns ? p.b.step : 0;  // of an odd one the second sum is the first
+    float sums[pair] = {};
+    const std::int64_t whole = p.k / V * V;
+#pragma unroll 4
+    for (std::int64_t k = lane * V; k < whole; k += 32 * V) {
+      const Pack<T, V> left = load_pack<T, V>({a, 0, p.a.step}, 0, k, k + V);
 #pragma unroll
-      for (int i = 0; i < together; ++i)
-        if (first + i * 32 * V < p.k) left[i] = load_pack<T, V>(p.a, row, first + i * 32 * V, p.k);
+      for (int q = 0; q < pair; ++q) {
+        const Pack<T, V> right = load_pack<T, V>({b + q * other, 0, p.b.stride}, 0, k, k + V);
 #pragma unroll
-      for (int j = 0; j < most; ++j) {
-        if (j >= p.columns) break;
-#pragma unroll
-        for (int i = 0; i < together; ++i) {
-          if (first + i * 32 * V >= p.k) break;
-          float right[V];
-          load_column<T, V>(p, j, first + i * 32 * V, right);
-#pragma unroll
-          for (int v = 0; v < V; ++v) sums[j] = fmaf(left[i].value(v), right[v], sums[j]);
-        }
+        for (int v = 0; v < V; ++v) sums[q] = fmaf(left.value(v), right.value(v), sums[q]);
       }
     }
+    if (const std::int64_t k = whole + lane; k < p.k)
+      for (int q = 0; q < pair; ++q) sums[q] = fmaf(widen(a[k * p.a.step]), widen(b[q * other + k * p.b.stride]), sums[q]);
 #pragma unroll
-    for (int j = 0; j < most; ++j) {
-      if (j >= p.columns) break;
+    for (int q = 0; q < pair; ++q)
 #pragma unroll
-      for (int apart = 16; apart > 0; apart /= 2) sums[j] += __shfl_xor_sync(0xffffffffU, sums[j], apart);
-      if (lane == j) store(row, j, sums[j]);
-    }
+      for (int apart = 16; apart > 0; apart /= 2) sums[q] += __shfl_xor_sync(0xffffffffU, sums[q], apart);
+    if (lane < pair && j + lane < p.columns) store(row, j + lane, lane == 0 ? sums[0] : sums[1]);
   }
   __device__ void store(std::int64_t row, int j, float sum) const {
     const O z = narrow<O>(sum + (p.bias.data != nullptr ? widen(static_cast<const T*>(p.bias.data)[j * p.bias.step]) : 0));
@@ -193,59 +164,66 @@ struct WeightedParams {
 /// A block for V columns of b and two of a, a thread for every 256th row. The last blocks sum a itself: their b is 1.
 template <class T, class O, int V>
 struct Weighted {
-  static constexpr int pair = 2;
   WeightedParams p;
 
-  std::int64_t groups() const { return (p.columns + V - 1) / V + (p.sums.data != nullptr ? 1 : 0); }
-  std::int64_t blocks() const { return groups() * ((p.few + pair - 1) / pair); }
+  int pairs() const { return (p.few + pair - 1) / pair; }
+  std::int64_t blocks() const { return ((p.columns + V - 1) / V + (p.sums.data != nullptr ? 1 : 0)) * pairs(); }
 
   __device__ void operator()(std::int64_t block) const {
-    constexpr int together = 8;
-    const int pairs = (p.few + pair - 1) / pair, j = static_cast<int>(block % pairs) * pair;
-    const std::int64_t column = block / pairs * V;
-    const bool ones = column >= p.columns;
+    const int turns = (p.few + pair - 1) / pair, j = static_cast<int>(block % turns) * pair;
+    const std::int64_t column = block / turns * V, other = j + 1 < p.few ? p.a.step : 0;
+    const T* const a = static_cast<const T*>(p.a.data) + j * p.a.step;
     float sums[pair][V] = {};
-    for (std::int64_t first = threadIdx.x; first < p.rows; first += odd_threads * together) {
-      Pack<T, V> right[together];
-      float left[together][pair];
+    // What stands between rows may be read beside them, and counts for nothing; past the last row nothing is read.
+    const std::int64_t safe = column + V <= p.columns ? p.rows : p.rows - 1;
+    if (column < p.columns) {
+#pragma unroll 4
+      for (std::int64_t row = threadIdx.x; row < safe; row += odd_threads)
+        add(load_pack<T, V>(p.b, row, column, column + V), a + row * p.a.stride, other, sums);
+      if (threadIdx.x == 0 && safe < p.rows) {
+        Pack<T, V> last;
 #pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const std::int64_t row = first + i * odd_threads;
-        if (!ones && row < p.rows) right[i] = load_pack<T, V>(p.b, row, column, p.columns);
-#pragma unroll
-        for (int q = 0; q < pair; ++q)
-          left[i][q] =
-              row < p.rows && j + q < p.few ? widen(static_cast<const T*>(p.a.data)[row * p.a.stride + (j + q) * p.a.step]) : 0;
+        for (int v = 0; v < V; ++v)
+          last.at[v] = column + v < p.columns ? static_cast<const T*>(p.b.data)[safe * p.b.stride + (column + v) * p.b.step] : T{};
+        add(last, a + safe * p.a.stride, other, sums);
       }
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        if (first + i * odd_threads >= p.rows) break;
-#pragma unroll
-        for (int q = 0; q < pair; ++q)
-#pragma unroll
-          for (int v = 0; v < V; ++v) sums[q][v] = fmaf(left[i][q], ones ? 1.0F : right[i].value(v), sums[q][v]);
-      }
+    } else {
+#pragma unroll 4
+      for (std::int64_t row = threadIdx.x; row < p.rows; row += odd_threads)
+        for (int q = 0; q < pair; ++q) sums[q][0] += widen(a[row * p.a.stride + q * other]);
     }
     finish(column, j, sums);
   }
-  /// Adds the sums of all threads, by warps and then in shared memory, in an order that is fixed.
-  __device__ void finish(std::int64_t first, int j, float (&sums)[pair][V]) const {
-    __shared__ float parts[narrow_warps][pair * V];
+  __device__ static void add(const Pack<T, V>& right, const T* a, std::int64_t other, float (&sums)[pair][V]) {
+#pragma unroll
+    for (int q = 0; q < pair; ++q) {
+      const float left = widen(a[q * other]);
+#pragma unroll
+      for (int v = 0; v < V; ++v) sums[q][v] = fmaf(left, right.value(v), sums[q][v]);
+    }
+  }
+  /// Adds the sums of all threads in an order that is fixed: by sixteens, and then those.
+  __device__ void finish(std::int64_t first, int j, const float (&sums)[pair][V]) const {
+    constexpr int width = pair * V, groups = 16, each = odd_threads / groups;
+    __shared__ float parts[odd_threads][width + 1], more[groups][width];
 #pragma unroll
     for (int q = 0; q < pair; ++q)
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-#pragma unroll
-        for (int apart = 16; apart > 0; apart /= 2) sums[q][v] += __shfl_xor_sync(0xffffffffU, sums[q][v], apart);
-        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][q * V + v] = sums[q][v];
-      }
+      for (int v = 0; v < V; ++v) parts[threadIdx.x][q * V + v] = sums[q][v];
     __syncthreads();
-    if (threadIdx.x >= pair * V) return;
+    if (threadIdx.x < groups * width) {
+      const int group = static_cast<int>(threadIdx.x) / width, v = static_cast<int>(threadIdx.x) % width;
+      float sum = 0;
+      for (int i = 0; i < each; ++i) sum += parts[group * each + i][v];
+      more[group][v] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x >= width) return;
     const int row = j + static_cast<int>(threadIdx.x) / V, v = static_cast<int>(threadIdx.x) % V;
     const bool ones = first >= p.columns;
     if (row >= p.few || (ones ? v > 0 : first + v >= p.columns)) return;
     float sum = 0;
-    for (const auto& part : parts) sum += part[threadIdx.x];
+    for (int group = 0; group < groups; ++group) sum += more[group][threadIdx.x];
     O* const to = ones ? static_cast<O*>(const_cast<void*>(p.sums.data)) + row * p.sums.step
                        : static_cast<O*>(const_cast<void*>(p.c.data)) + row * p.c.stride + (first + v) * p.c.step;
     *to = narrow<O>(p.accumulate ? widen(*to) + sum : sum);
@@ -259,50 +237,49 @@ struct TermsParams {
   bool c_packs;
 };
 
-constexpr int terms_rows = 8, terms_columns = 4;  // of a thread
+constexpr int terms_rows = 4, terms_columns = 4;  // of a thread
 
-/// A thread has all that it loads of f32 under way before it adds the first term.
+/// A thread has all that it loads of f32 under way before it adds the first term. Rows of `wide` are a copy's: they end on 64
+/// bytes.
 template <class T>
-__global__ void __launch_bounds__(odd_threads, 3) terms_kernel(const __grid_constant__ TermsParams p) {
+__global__ void __launch_bounds__(odd_threads, 5) terms_kernel(const __grid_constant__ TermsParams p) {
   constexpr int V = terms_columns;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * odd_threads + threadIdx.x) * V;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * terms_rows;
   if (column >= p.columns) return;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * terms_rows; first < p.rows;
-       first += static_cast<std::int64_t>(gridDim.y) * terms_rows) {
-    Pack<float, V> sums[terms_rows];
+  const int rows = p.rows - first < terms_rows ? static_cast<int>(p.rows - first) : terms_rows;
+  Pack<float, V> sums[terms_rows];
+#pragma unroll
+  for (int i = 0; i < terms_rows; ++i)
+    if (i < rows) sums[i] = load_pack<float, V>(p.wide, first + i, column, column + V);
+#pragma unroll 1
+  for (int j = 0; j < p.few; ++j) {
+    float right[V];
+    const T* const row = static_cast<const T*>(p.b.data) + j * p.b.stride;
+#pragma unroll
+    for (int v = 0; v < V; ++v) right[v] = column + v < p.columns ? widen(row[(column + v) * p.b.step]) : 0;
+    const T* const a = static_cast<const T*>(p.a.data) + first * p.a.stride + j * p.a.step;
+    float left[terms_rows];
+#pragma unroll
+    for (int i = 0; i < terms_rows; ++i) left[i] = i < rows ? widen(a[i * p.a.stride]) : 0;
 #pragma unroll
     for (int i = 0; i < terms_rows; ++i)
-      if (first + i < p.rows) sums[i] = load_pack<float, V>(p.wide, first + i, column, p.columns);
-    for (int j = 0; j < p.few; ++j) {
-      float left[terms_rows], right[V];
-      const T* const row = static_cast<const T*>(p.b.data) + j * p.b.stride;
 #pragma unroll
-      for (int v = 0; v < V; ++v) right[v] = column + v < p.columns ? widen(row[(column + v) * p.b.step]) : 0;
-      const T* const a = static_cast<const T*>(p.a.data) + j * p.a.step;
-#pragma unroll
-      for (int i = 0; i < terms_rows; ++i) left[i] = first + i < p.rows ? widen(a[(first + i) * p.a.stride]) : 0;
-#pragma unroll
-      for (int i = 0; i < terms_rows; ++i)
-#pragma unroll
-        for (int v = 0; v < V; ++v) sums[i].at[v] = fmaf(left[i], right[v], sums[i].at[v]);
-    }
-#pragma unroll
-    for (int i = 0; i < terms_rows; ++i) {
-      const std::int64_t row = first + i;
-      if (row >= p.rows) break;
-      if (p.c_packs) {
-        store_pack<T, V>(p.c, row, column, p.columns, Pack<T, V>::of(sums[i].at));
-        continue;
-      }
-      T* const to = static_cast<T*>(const_cast<void*>(p.c.data)) + row * p.c.stride;
-#pragma unroll
-      for (int v = 0; v < V; ++v)
-        if (column + v < p.columns) to[(column + v) * p.c.step] = narrow<T>(sums[i].at[v]);
-    }
+      for (int v = 0; v < V; ++v) sums[i].at[v] = fmaf(left[i], right[v], sums[i].at[v]);
   }
+  T* const to = static_cast<T*>(const_cast<void*>(p.c.data)) + first * p.c.stride;
+  if (p.c_packs && column + V <= p.columns) {
+#pragma unroll
+    for (int i = 0; i < terms_rows; ++i)
+      if (i < rows) store_pack<T, V>({to, p.c.stride, 1}, i, column, column + V, Pack<T, V>::of(sums[i].at));
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < terms_rows; ++i)
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+      if (i < rows && column + v < p.columns) to[i * p.c.stride + (column + v) * p.c.step] = narrow<T>(sums[i].at[v]);
 }
-
-constexpr std::int64_t most_grid_rows = 32768;
 
 struct PlannedMoves {
   MoveParams params{};
@@ -356,19 +333,18 @@ void multiply_narrow(const NarrowProduct& product, std::span<const Move> moves, 
                        .bias = plane_of(product.bias),
                        .c = plane_of(product.c),
                        .z = plane_of(product.z),
-                       .rows = product.c.columns > 0 ? product.c.rows : 0,
+                       .rows = product.c.rows,
                        .k = product.a.columns,
                        .columns = static_cast<int>(product.c.columns),
-                       .b_packs = packs(plane_of(columns), columns.rows, size, 16),
                        .activation = product.activation};
-  const std::int64_t blocks = (p.rows + narrow_warps - 1) / narrow_warps;
   visit_result(product.a.dtype, product.c.dtype, [&](auto element, auto result) {
     using T = decltype(element);
     using O = decltype(result);
-    if (packs(p.a, p.rows, size, 16))
-      launch_odd(Narrow<T, O, 16 / sizeof(T)>{p}, blocks, moves, stream);
+    const auto launch = [&](const auto& rest) { launch_odd(rest, rest.blocks(), moves, stream); };
+    if (packs(p.a, p.rows, size, 16) && packs(plane_of(columns), columns.rows, size, 16))
+      launch(Narrow<T, O, 16 / sizeof(T)>{p});
     else
-      launch_odd(Narrow<T, O, 1>{p}, blocks, moves, stream);
+      launch(Narrow<T, O, 1>{p});
   });
 }
 
@@ -405,8 +381,15 @@ void add_narrow(const NarrowTerms& terms, cudaStream_t stream) {
                       .few = static_cast<int>(terms.a.columns),
                       .c_packs = packs(plane_of(c), c.rows, size, terms_columns * size)};
   constexpr std::int64_t wide = odd_threads * terms_columns;
+  constexpr std::int64_t most = 65535 * std::int64_t{terms_rows};  // rows of a grid
+  if (c.rows > most) {
+    add_narrow({terms.wide.part_of_rows(most, c.rows - most), terms.a.part_of_rows(most, c.rows - most), terms.b,
+                c.part_of_rows(most, c.rows - most)},
+               stream);
+    return add_narrow({terms.wide.part_of_rows(0, most), terms.a.part_of_rows(0, most), terms.b, c.part_of_rows(0, most)}, stream);
+  }
   const dim3 grid(static_cast<unsigned>((c.columns + wide - 1) / wide),
-                  static_cast<unsigned>(std::min((c.rows + terms_rows - 1) / terms_rows, most_grid_rows)));
+                  static_cast<unsigned>((c.rows + terms_rows - 1) / terms_rows));
   visit_storage(c.dtype, [&](auto element) { terms_kernel<Stored<decltype(element)>><<<grid, odd_threads, 0, stream>>>(p); });
   check_launch("narrow terms");
 }

@@ -38,7 +38,8 @@ struct WeightedSums {
 };
 void sum_weighted(const WeightedSums& sums, std::span<const Move> moves, cudaStream_t stream);
 
-/// c = wide + a b, rounded once, for an a of few columns; wide f32 on 16 bytes.
+/// c = wide + a b, rounded once, for an a of few columns; wide is f32, and its rows end in whole
+/// 16 bytes.
 struct NarrowTerms {
   Matrix wide, a, b, c;
 };
