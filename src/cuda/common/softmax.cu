@@ -1,6 +1,6 @@
 // Softmax of f32, f16 and bf16 rows on a card, forward and backward. A row is read once and written once where it fits on chip: in
-// the registers of a warp, in the shared memory of a block, or in that of a cluster of up to 16 blocks; a longer one is read twice,
-// by blocks that each take a segment and leave their part of the sums in the workspace.
+// a warp, a block, or a cluster of up to 16 blocks; a longer one is read twice, by blocks that each take a segment and leave their
+// part of the sums in the workspace.
 #include "core/arena.hpp"
 #include "core/visit.hpp"
 #include "cuda/common/device.hpp"
@@ -17,9 +17,9 @@ namespace {
 constexpr std::int64_t warp_columns = 1024;  // of a row that a warp makes
 constexpr int warps = 4, batch = 4;          // rows of a block of warps; packs of a thread that are under way at once
 constexpr int usual_threads = 512;
-constexpr std::int64_t usual_row_threads = 512;    // of a block: two fill a multiprocessor
-constexpr std::int64_t segment_columns = 1 << 16;  // of a row in two launches
-constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1;
+constexpr int shared_threads = 512;                          // of a block, of which several share a multiprocessor
+constexpr std::int64_t segment_columns = 1 << 16;            // of a row in two launches
+constexpr std::int64_t most_blocks = std::int64_t{1} << 30;  // and rows of a launch: the sum of two has 31 bits
 
 /// What stands for elements past the end of a row: nothing to a maximum, a sum of exponentials or one of products.
 template <bool backward>
@@ -198,7 +198,7 @@ Shape shape_of(const DeviceFigures& card, std::int64_t columns, const Moves& mov
   const auto packs_of = [&](std::int64_t blocks) { return (slice(blocks) + width - 1) / width; };
   const auto threads_for = [](std::int64_t packs, std::int64_t each) { return (packs + 32 * each - 1) / (32 * each) * 32; };
   std::int64_t blocks = 1;
-  while (2 * blocks <= largest && threads_for(packs_of(blocks), held) > usual_row_threads) blocks *= 2;
+  while (2 * blocks <= largest && threads_for(packs_of(blocks), held) > most_row_threads) blocks *= 2;
   const std::int64_t each = std::max(held, (packs_of(blocks) + most_row_threads - 1) / most_row_threads);
   const std::int64_t threads = threads_for(packs_of(blocks), each);
   const bool ahead = moves.pack_bytes > 2;
@@ -252,9 +252,11 @@ void launch_row(const SoftmaxQuery& query, SoftmaxParams p, const Shape& shape, 
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = shape.blocks > 1 ? 1 : 0;
-  const std::int64_t most = blocks_at_once(kernel, config, card) / shape.blocks;
-  p.apart = std::min(p.rows, most);
-  config.gridDim = dim3(static_cast<unsigned>(p.apart * shape.blocks));
+  // Where blocks share a multiprocessor some load while others compute, and a row for each is faster than one after the other.
+  const bool one_each = shape.blocks == 1 && shape.threads <= shared_threads;
+  const std::int64_t most = one_each ? p.rows : blocks_at_once(kernel, config, card) / shape.blocks;
+  p.apart = static_cast<int>(std::min(p.rows, most));
+  config.gridDim = dim3(static_cast<unsigned>(p.apart) * static_cast<unsigned>(shape.blocks));
   check(cudaLaunchKernelEx(&config, kernel, p), "softmax");
 }
 
@@ -307,7 +309,7 @@ template <class T, int V, bool backward>
 void launch_all(const SoftmaxQuery& query, const SoftmaxParams& all, cudaStream_t stream) {
   const Shape shape = shape_of(query.device.figures, all.columns, {V * sizeof(T), sizeof(T), backward ? 2 : 1});
   SoftmaxParams p = all;
-  p.segment = shape.segment, p.segments = std::max<std::int64_t>(shape.segments, 1), p.resident = shape.resident;
+  p.segment = shape.segment, p.segments = static_cast<int>(std::max<std::int64_t>(shape.segments, 1)), p.resident = shape.resident;
   const std::int64_t at_once = most_blocks / p.segments;
   for (std::int64_t row = 0; row < all.rows; row += at_once) {
     p.x = from_row(all.x, row, sizeof(T)), p.d = from_row(all.d, row, sizeof(T)), p.to = from_row(all.to, row, sizeof(T));

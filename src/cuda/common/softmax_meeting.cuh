@@ -18,7 +18,8 @@ struct RowMeeting {
   std::uint64_t arrived[2];  // barriers that count bytes
 };
 
-/// The blocks of a cluster write into each other's memory without waiting; a barrier there counts what has come.
+/// The blocks of a cluster write into each other's memory without waiting; a barrier there counts what has come. A block ends when
+/// it has what the others sent last, so that none writes to one that has ended.
 struct Cluster {
 #if __CUDA_ARCH__ >= 900
   /// Before the first meeting: no block may write to one that has not begun.
@@ -27,19 +28,19 @@ struct Cluster {
       for (std::uint64_t& barrier : meeting.arrived) ::cuda::ptx::mbarrier_init(&barrier, 1);
       ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
     }
-    sync();
+    ::cuda::ptx::barrier_cluster_arrive(::cuda::ptx::sem_relaxed);  // or every store before it would be waited for
+    ::cuda::ptx::barrier_cluster_wait();
   }
-  /// After the last one: nor to one that has ended.
-  static __device__ void sync() { cooperative_groups::this_cluster().sync(); }
   static __device__ unsigned rank() { return cooperative_groups::this_cluster().block_rank(); }
   /// `turn` counts rows.
-  static __device__ void exchange(const SoftmaxPart& part, RowMeeting& meeting, unsigned turn, unsigned blocks) {
+  static __device__ void exchange(const SoftmaxPart& part, RowMeeting& meeting, unsigned turn, int blocks) {
     using namespace ::cuda::ptx;
     const auto cluster = cooperative_groups::this_cluster();
     std::uint64_t* const arrived = &meeting.arrived[turn % 2];
     if (threadIdx.x == 0)
-      mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, arrived, blocks * static_cast<unsigned>(sizeof part));
-    if (threadIdx.x < blocks) {
+      mbarrier_arrive_expect_tx(sem_release, scope_cta, space_shared, arrived,
+                                static_cast<unsigned>(blocks) * static_cast<unsigned>(sizeof part));
+    if (threadIdx.x < static_cast<unsigned>(blocks)) {
       SoftmaxPart* const to = &meeting.of_blocks[turn % 2][cluster.block_rank()];
       st_async(reinterpret_cast<std::uint64_t*>(cluster.map_shared_rank(to, threadIdx.x)),
                static_cast<std::uint64_t>(__float_as_uint(part.sum)) << 32 | __float_as_uint(part.top),
@@ -49,9 +50,8 @@ struct Cluster {
   }
 #else
   static __device__ void begin(RowMeeting&) {}
-  static __device__ void sync() {}
   static __device__ unsigned rank() { return 0; }
-  static __device__ void exchange(const SoftmaxPart&, RowMeeting&, unsigned, unsigned) {}
+  static __device__ void exchange(const SoftmaxPart&, RowMeeting&, unsigned, int) {}
 #endif
 };
 
@@ -65,7 +65,7 @@ __device__ inline SoftmaxPart join_lanes(const SoftmaxPart& part) {
 
 /// Of a whole row, from the part of each warp of each of `blocks` blocks; `turn` counts rows.
 template <bool backward>
-__device__ inline SoftmaxPart join_row(const SoftmaxPart& part, RowMeeting& meeting, unsigned turn, unsigned blocks) {
+__device__ inline SoftmaxPart join_row(const SoftmaxPart& part, RowMeeting& meeting, unsigned turn, int blocks) {
   const SoftmaxPart nothing{negative_infinity(), 0};
   const unsigned lane = threadIdx.x % 32;
   SoftmaxPart* const of_warps = meeting.of_warps[turn % 2];
@@ -74,7 +74,7 @@ __device__ inline SoftmaxPart join_row(const SoftmaxPart& part, RowMeeting& meet
   const SoftmaxPart of_block = join_lanes<backward>(lane < blockDim.x / 32 ? of_warps[lane] : nothing);
   if (blocks == 1) return of_block;
   Cluster::exchange(of_block, meeting, turn, blocks);
-  return join_lanes<backward>(lane < blocks ? meeting.of_blocks[turn % 2][lane] : nothing);
+  return join_lanes<backward>(lane < static_cast<unsigned>(blocks) ? meeting.of_blocks[turn % 2][lane] : nothing);
 }
 
 }  // namespace everglow::cuda

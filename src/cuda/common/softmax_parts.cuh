@@ -19,12 +19,12 @@ struct SoftmaxParams {
   Plane d;   // backward: dy
   Plane to;  // y or dx
   std::int64_t rows, columns;
-  SoftmaxPart* parts;     // [rows, segments] of rows that are made in two launches
-  std::int64_t segment;   // columns of a block
-  std::int64_t segments;  // blocks of a row
-  std::int64_t apart;     // rows between two that a block makes one after the other
-  int resident;           // packs of a thread that stay in shared memory
-  bool log, zero;         // log-softmax; a row of nothing but -inf becomes zeros
+  SoftmaxPart* parts;    // [rows, segments] of rows that are made in two launches
+  std::int64_t segment;  // columns of a block
+  int segments;          // blocks of a row
+  int apart;             // rows between two that a block makes one after the other
+  int resident;          // packs of a thread that stay in shared memory
+  bool log, zero;        // log-softmax; a row of nothing but -inf becomes zeros
 };
 
 __device__ inline float negative_infinity() { return __int_as_float(static_cast<int>(0xff800000U)); }
@@ -78,10 +78,11 @@ __device__ inline float pack_max(float top, const Pack<T, V>& x) {
 #pragma unroll
     for (int v = 2; v < V; v += 2) most = __hmax2(most, Two(x.at[v], x.at[v + 1]));
     return fmaxf(top, fmaxf(widen(most.x), widen(most.y)));
-  }
+  } else {
 #pragma unroll
-  for (int v = 0; v < V; ++v) top = fmaxf(top, x.value(v));
-  return top;
+    for (int v = 0; v < V; ++v) top = fmaxf(top, x.value(v));
+    return top;
+  }
 }
 template <class T, int V>
 __device__ inline float pack_sum(float sum, const Pack<T, V>& x, float from) {

@@ -14,6 +14,13 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int re
   else
     asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(bytes), "r"(read) : "memory");
 }
+template <int bytes>
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(bytes) : "memory");
+}
 __device__ __forceinline__ void copy_16_async(uint32_t to, const void* from, int read) { copy_async<16>(to, from, read); }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most `newest` groups of this thread's copies are under way.
