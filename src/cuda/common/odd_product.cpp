@@ -4,6 +4,10 @@
 #include "cuda/common/linear_layout.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+#include <vector>
 
 namespace everglow::cuda {
 namespace {
@@ -24,26 +28,64 @@ Copy copy_of(const Matrix& lying, std::int64_t rows, void* room) {
   return {lying, staged_matrix(shape, room)};
 }
 
+/// Everything that a scheme depends on.
+using Key = std::array<std::int64_t, 14>;
+Key key_of(const LinearQuery& query, const plan::OddProduct& p) {
+  const DeviceFigures& f = query.device.figures;
+  const auto bits = [](double value) { return std::bit_cast<std::int64_t>(value); };
+  const auto operand = [](const plan::OddOperand& o) { return o.alignment * 4 + o.filled * 2 + o.may_stage; };
+  const std::int64_t flags = p.a_along_k + 2 * p.b_along_n + 4 * p.may_widen + 8 * p.accumulate + 16 * p.leaves_rows +
+                             32 * static_cast<std::int64_t>(query.description.dtype) +
+                             1024 * static_cast<std::int64_t>(query.options.math) + 4096 * p.c_element;
+  return {p.m,
+          p.n,
+          p.k,
+          flags,
+          operand(p.a),
+          operand(p.b),
+          operand(p.c),
+          f.units,
+          f.capability,
+          bits(f.tf32_tflops),
+          bits(f.f16_tflops),
+          bits(f.bf16_tflops),
+          bits(f.bandwidth_gbs * f.achieved_bandwidth),
+          bits(f.achieved_math)};
+}
+
+/// A choice takes microseconds, and a layer runs with the same sizes again and again: each thread keeps its last ones.
+OddScheme known_scheme(const LinearQuery& query, const plan::OddProduct& product) {
+  constexpr std::size_t slots = 256;
+  thread_local std::vector<std::pair<Key, OddScheme>> known(slots);
+  const Key key = key_of(query, product);
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const std::int64_t word : key) hash = (hash ^ static_cast<std::uint64_t>(word)) * 0x100000001b3U;
+  auto& [known_key, scheme] = known[(hash >> 32) % slots];
+  if (known_key == key) return scheme;  // no key is all zeros: alignments are not
+  known_key = key;
+  const plan::Machine machine =
+      plan::machine_of(query.device.figures, {.dtype = query.description.dtype, .math = query.options.math});
+  return scheme = plan::choose_odd(machine, product);
+}
+
 }  // namespace
 
 OddScheme scheme_of(const LinearQuery& query, const LayerProduct& p) {
   const OddScheme given{.m = p.c.rows, .n = p.c.columns, .k = p.a.columns};
   const std::optional<Orientation> a = stored(p.a), b = stored(p.b), c = stored(p.c);
-  if (!a || !b || !c || c->transposed) return given;
-  const plan::Machine machine =
-      plan::machine_of(query.device.figures, {.dtype = query.description.dtype, .math = query.options.math});
-  return plan::choose_odd(machine, {.m = given.m,
-                                    .n = given.n,
-                                    .k = given.k,
-                                    .a_along_k = !a->transposed,
-                                    .b_along_n = !b->transposed,
-                                    .c_element = static_cast<std::int64_t>(size_of(p.c.dtype)),
-                                    .a = {alignment_of(p.a), p.a_filled, p.room_a != nullptr},
-                                    .b = {alignment_of(p.b), p.b_filled, p.room_b != nullptr},
-                                    .c = {alignment_of(p.c), false, p.room_c != nullptr},
-                                    .may_widen = p.wide != nullptr,
-                                    .accumulate = p.accumulate,
-                                    .leaves_rows = p.leaves_rows});
+  if (!a || !b || !c || c->transposed || on_units(p.a, p.b, p.c)) return given;
+  return known_scheme(query, {.m = given.m,
+                              .n = given.n,
+                              .k = given.k,
+                              .a_along_k = !a->transposed,
+                              .b_along_n = !b->transposed,
+                              .c_element = static_cast<std::int64_t>(size_of(p.c.dtype)),
+                              .a = {alignment_of(p.a), p.a_filled, p.room_a != nullptr},
+                              .b = {alignment_of(p.b), p.b_filled, p.room_b != nullptr},
+                              .c = {alignment_of(p.c), false, p.room_c != nullptr},
+                              .may_widen = p.wide != nullptr,
+                              .accumulate = p.accumulate,
+                              .leaves_rows = p.leaves_rows});
 }
 
 Prepared prepare(const LayerProduct& p, const OddScheme& s, Moves& moves) {
