@@ -1,4 +1,5 @@
 // The benchmarks' library: what a record of a card says, the tables and the cases of the story, tensors with room between rows.
+#include "bench/rows.hpp"
 #include "bench/story.hpp"
 
 #include <gtest/gtest.h>
@@ -90,6 +91,63 @@ TEST(BenchTensors, RowsMayStandApart) {
   }
   EXPECT_GE(static_cast<const std::byte*>(sets.at(wide, 1).data) - static_cast<const std::byte*>(sets.at(wide, 0).data), 3 * 8 * 4);
   EXPECT_EQ(sets.bytes({wide}), 3 * 5 * 4.0) << "what lies between rows is no traffic";
+}
+
+/// A card whose runs take as long as the test says.
+class FakeCard : public Card {
+ public:
+  explicit FakeCard(double us) : us_(us) {}
+  Stream stream() const override { return {}; }
+  double microseconds(const std::function<void()>& run, int times) override {
+    for (int i = 0; i < times; ++i) run();
+    timed.push_back(times);
+    return us_;
+  }
+  std::function<void()> captured(const std::function<void()>& run) override {
+    run();
+    return [this] { ++launches; };
+  }
+  std::vector<int> timed{};
+  int launches = 0;
+
+ private:
+  double us_;
+};
+
+/// A sample is as many runs as take a millisecond, sets in turn; a slow row takes three samples and no more.
+TEST(BenchMeasure, CountsRunsOfACard) {
+  for (const double us : {100.0, 60'000.0}) {
+    FakeCard card(us);
+    std::vector<std::int64_t> sets;
+    Problem problem{"f32", {{"forward"}}, {{"row", 2, {{{}, [&](std::int64_t set) { sets.push_back(set); }}}}}};
+    const std::vector<Samples> samples = measure(problem, 0, {.seconds = 0}, &card);
+    const bool slow = us > 1000;
+    EXPECT_EQ(samples[0].us, std::vector<double>(slow ? 3 : 15, us));
+    EXPECT_EQ(card.timed.back(), slow ? 1 : 10);
+    EXPECT_EQ(card.timed.front(), 1) << "warm-up";
+    for (std::size_t i = 0; i < sets.size(); ++i) EXPECT_EQ(sets[i], static_cast<std::int64_t>(i % 2));
+  }
+}
+
+/// What a backward run reads is made before it is captured, for each set, and a run launches the graph.
+TEST(BenchRows, AreCapturedOncePrepared) {
+  const auto card = std::make_shared<FakeCard>(1);
+  std::vector<std::string> calls;
+  Row row{"cuda.linear", 2, {}};
+  row.passes.push_back({[&](std::int64_t set) { calls.push_back("prepare " + std::to_string(set)); },
+                        [&](std::int64_t set) { calls.push_back("run " + std::to_string(set)); }});
+  const Row graph = captured(row, card);
+  EXPECT_EQ(graph.kernel, "cuda.linear (graph)");
+  EXPECT_TRUE(is_plain(graph.kernel)) << "left out where the row itself is";
+  for (const std::int64_t set : {0, 1}) graph.passes[0].prepare(set);
+  EXPECT_EQ(calls, (std::vector<std::string>{"prepare 0", "run 0", "prepare 1", "run 1"}));
+  graph.passes[0].run(1);
+  EXPECT_EQ(card->launches, 1);
+  EXPECT_EQ(calls.size(), 4U) << "a run is a launch";
+  Settings settings;
+  EXPECT_EQ(with_captured({row}, settings).size(), 1U);
+  settings.card = card, settings.graphs = true;
+  EXPECT_EQ(with_captured({row}, settings).size(), 2U);
 }
 
 }  // namespace
