@@ -18,7 +18,7 @@ constexpr std::array<Make, 10> makers{linear_problem, recurrent_problem, attenti
 
 const std::vector<Layer>& benchmarked_layers() {
   static const std::vector<Layer> all{
-      {"linear", {"batch", "inputs", "outputs"}, {"layout", "activation", "bias", "dtype", "training", "packed", "rows"}},
+      {"linear", {"batch", "inputs", "outputs"}, {"layout", "activation", "bias", "dtype", "training", "packed", "rows", "tuned"}},
       {"recurrent",
        {"steps", "batch", "inputs", "hidden"},
        {"cell", "layers", "bidirectional", "projection", "dropout", "lengths", "resets", "bias", "dtype", "training", "packed"}},
