@@ -113,7 +113,7 @@ TEST_P(CudaGnmt, AStepHasTheGradientsOfTheCpu) {
 
 /// Where a card has nothing to pad, dropout takes the CPU's elements. A log-probability moves by less than 40 layer applications of
 /// 64 roundings each (tests/gnmt/model_test.cpp); other masks move the loss by far more.
-TEST_F(CudaGnmtModel, DropsWhatTheCpuDrops) {
+TEST_F(CudaGnmtModel, DropsWhatTheCpuDrops_sanitize) {
   ModelDescription description = test::small(2, DType::f32);
   description.dropout = 0.4F;
   std::vector<std::pair<int, int>> lengths(32, {5, 3});
