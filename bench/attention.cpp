@@ -11,19 +11,21 @@ struct Tensors {
   int q = 0, k = 0, v = 0, o = 0, lse = 0, d_o = 0, dq = 0, dk = 0, dv = 0;
 };
 
-std::vector<Pass> passes(const AttentionPlan& plan, const std::shared_ptr<const Tensors>& t, bool training) {
-  const Buffer workspace(plan.workspace_bytes(), Device::cpu());
+std::vector<Pass> passes(const AttentionPlan& plan, const std::shared_ptr<const Tensors>& t, const Settings& settings,
+                         bool training) {
+  const Buffer workspace(plan.workspace_bytes(), settings.where());
+  const Stream stream = settings.stream();
   const auto forward = [=](std::int64_t i) {
     const TensorSets& s = t->sets;
     plan.forward({.q = s.at(t->q, i), .k = s.at(t->k, i), .v = s.at(t->v, i), .o = s.at(t->o, i), .lse = s.at(t->lse, i)},
-                 workspace);
+                 workspace, stream);
   };
   if (!training) return {{{}, forward}};
   const auto backward = [=](std::int64_t i) {
     const TensorSets& s = t->sets;
     AttentionBackward b{.q = s.at(t->q, i), .k = s.at(t->k, i), .v = s.at(t->v, i), .o = s.at(t->o, i), .lse = s.at(t->lse, i)};
     b.d_o = s.at(t->d_o, i), b.dq = s.at(t->dq, i), b.dk = s.at(t->dk, i), b.dv = s.at(t->dv, i);
-    plan.backward(b, workspace);
+    plan.backward(b, workspace, stream);
   };
   return {{{}, forward}, {forward, backward}};
 }
@@ -59,7 +61,7 @@ Problem attention_problem(const cases::Case& c, const Settings& settings) {
   t->o = s.add(d.dtype, o), t->lse = s.add(DType::f32, {sizes.batch, d.heads, sizes.queries});
   if (d.training)
     t->d_o = s.add(d.dtype, o, -1, 1), t->dq = s.add(d.dtype, q), t->dk = s.add(d.dtype, k), t->dv = s.add(d.dtype, v);
-  s.allocate(settings.rotate_bytes, settings.seed);
+  s.allocate(places(settings));
 
   const double pairs = static_cast<double>(sizes.batch * d.heads) * seen_pairs(d, sizes);
   const auto width = static_cast<double>(d.head_dim), value = static_cast<double>(d.value_dim);
@@ -68,7 +70,7 @@ Problem attention_problem(const cases::Case& c, const Settings& settings) {
   Problem out{std::string(name(d.dtype)), {{"forward", 2 * pairs * (width + value), bytes, Part::forward}}, {}};
   if (d.training) out.directions.push_back({"backward", 2 * pairs * (3 * width + 2 * value), 2 * bytes, Part::rest});
   append_rows<AttentionPlan>(out, settings, s, d, sizes,
-                             [&](const AttentionPlan& plan, std::int64_t) { return passes(plan, t, d.training); });
+                             [&](const AttentionPlan& plan, std::int64_t) { return passes(plan, t, settings, d.training); });
   return out;
 }
 

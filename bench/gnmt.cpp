@@ -18,7 +18,7 @@ constexpr std::int64_t special = 4;  // PAD, UNK, BOS, EOS
 gnmt::Batch random_batch(std::int64_t rows, std::int64_t length, std::int64_t vocabulary, std::uint64_t seed) {
   TensorSets random;
   const int words = random.add_indices(DType::i32, {rows, 2, length}, vocabulary - special);
-  random.allocate(0, seed);
+  random.allocate({.seed = seed});
   const auto* word = static_cast<const std::int32_t*>(random.at(words, 0).data);
   std::vector<gnmt::Example> examples(static_cast<std::size_t>(rows));
   std::vector<std::int64_t> indices;
@@ -116,7 +116,7 @@ Expected expected_of(const gnmt::ModelDescription& d, const Data& data, const Se
     const gnmt::Batch& one = data.all[static_cast<std::size_t>(i)];
     const std::int64_t mean = (one.source_tokens + one.target_tokens) / (2 * one.rows);
     const auto step =
-        gnmt::explain(d, {.batch = one.rows, .length = mean}, settings.cpu, {.threads = settings.threads, .advice = false});
+        gnmt::explain(d, {.batch = one.rows, .length = mean}, settings.device, {.threads = settings.threads, .advice = false});
     out.predicted_us += step.time_us, out.floor_us += step.floor_us;
   }
   return out;

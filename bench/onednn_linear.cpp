@@ -44,7 +44,7 @@ class InnerProduct {
   }
 
   void forward(std::int64_t i) const {
-    const TensorView z = t_->at(activation_ ? t_->z : t_->y, i);
+    const TensorView z = t_->at(activation_ && t_->z >= 0 ? t_->z : t_->y, i);
     Arguments arguments{{DNNL_ARG_SRC, wrap(x_, t_->at(t_->x, i))}, {DNNL_ARG_DST, wrap(y_, z)}};
     arguments.emplace(DNNL_ARG_WEIGHTS, weights(forward_weights_, i));
     if (t_->bias >= 0) arguments.emplace(DNNL_ARG_BIAS, wrap(bias_, t_->at(t_->bias, i)));
@@ -110,12 +110,15 @@ class InnerProduct {
 std::vector<Row> onednn_linear(const LinearDescription& description, const LinearSizes& sizes,
                                const std::shared_ptr<const LinearTensors>& tensors, int threads) {
   if (description.dtype == DType::f64 || sizes.batch == 0 || description.inputs == 0 || description.outputs == 0) return {};
+  if (!tensors->at(tensors->y, 0).dense() || !tensors->at(tensors->x, 0).dense()) return {};
   omp_set_num_threads(threads);  // primitives are cut for the team that is there when they are made
   return implemented([&](bool packed) -> Row {
     const auto peer = std::make_shared<const InnerProduct>(description, sizes, tensors, threads, packed);
     const auto forward = [peer](std::int64_t i) { peer->forward(i); };
     const auto backward = [peer](std::int64_t i) { peer->backward(i); };
-    return {packed ? "peer.onednn_packed" : "peer.onednn", tensors->sets.sets(), {{{}, forward}, {forward, backward}}};
+    Row row{packed ? "peer.onednn_packed" : "peer.onednn", tensors->sets.sets(), {{{}, forward}}};
+    if (tensors->training) row.passes.push_back({forward, backward});
+    return row;
   });
 }
 

@@ -7,7 +7,8 @@ namespace everglow::bench {
 
 struct LinearTensors {
   TensorSets sets;
-  int x = 0, weight = 0, bias = -1, y = 0, z = -1, dy = 0, dx = 0, dweight = 0, dbias = -1;
+  bool training = true;
+  int x = 0, weight = 0, bias = -1, y = 0, z = -1, dy = -1, dx = -1, dweight = -1, dbias = -1;
 
   TensorView at(int tensor, std::int64_t set) const { return tensor < 0 ? TensorView() : sets.at(tensor, set); }
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <stdexcept>
 
 namespace everglow::bench {
@@ -12,14 +11,14 @@ namespace {
 using Make = Problem (*)(const cases::Case&, const Settings&);
 
 /// In the order of benchmarked_layers.
-constexpr std::array<Make, 9> makers{linear_problem, recurrent_problem, attention_problem, softmax_problem, embedding_problem,
-                                     loss_problem,   pointwise_problem, adam_problem,      gnmt_problem};
+constexpr std::array<Make, 10> makers{linear_problem, recurrent_problem, attention_problem, softmax_problem, embedding_problem,
+                                      loss_problem,   pointwise_problem, adam_problem,      copy_problem,    gnmt_problem};
 
 }  // namespace
 
 const std::vector<Layer>& benchmarked_layers() {
   static const std::vector<Layer> all{
-      {"linear", {"batch", "inputs", "outputs"}, {"layout", "activation", "bias", "dtype", "packed"}},
+      {"linear", {"batch", "inputs", "outputs"}, {"layout", "activation", "bias", "dtype", "training", "packed", "rows", "tuned"}},
       {"recurrent",
        {"steps", "batch", "inputs", "hidden"},
        {"cell", "layers", "bidirectional", "projection", "dropout", "lengths", "resets", "bias", "dtype", "training", "packed"}},
@@ -31,6 +30,7 @@ const std::vector<Layer>& benchmarked_layers() {
       {"loss", {"rows", "inputs", "classes"}, {"smoothing", "bias", "dtype"}},
       {"pointwise", {"rows", "columns"}, {"operation", "activation", "factor", "dropout", "dtype"}},
       {"adam", {"parameters", "tensors"}, {"clip"}},
+      {"copy", {"bytes"}, {}},
       {"gnmt", {"batch", "hidden", "layers", "vocabulary"}, {"length", "text", "dropout", "dtype"}}};
   return all;
 }
@@ -57,11 +57,12 @@ Roof roof_of(DType dtype, const Settings& settings) {
   // The floor of a layer that only moves bytes, and the ridge of one that multiplies, hold both rates.
   constexpr std::int64_t elements = 1 << 20;
   const PlanOptions options{.threads = settings.threads, .advice = false};
-  const double moved_us = SoftmaxPlan({.dtype = dtype}, {.rows = 1, .columns = elements}, settings.cpu, options).explain().floor_us;
-  Roof out{.figures = settings.cpu.figures.source};
+  const double moved_us =
+      SoftmaxPlan({.dtype = dtype}, {.rows = 1, .columns = elements}, settings.device, options).explain().floor_us;
+  Roof out{.figures = settings.device.figures.source};
   if (!(moved_us > 0)) return out;
   out.bandwidth_gbs = 2.0 * static_cast<double>(elements) * static_cast<double>(size_of(dtype)) / moved_us / 1e3;
-  const LinearPlan products({.inputs = 1, .outputs = 1, .dtype = dtype}, {.batch = 1}, settings.cpu, options);
+  const LinearPlan products({.inputs = 1, .outputs = 1, .dtype = dtype}, {.batch = 1}, settings.device, options);
   out.peak_gflops = products.explain().gemms.front().ridge * out.bandwidth_gbs;
   return out;
 }
@@ -78,15 +79,15 @@ Activation activation_of(const cases::Case& c) {
   return named<Activation>(c, "activation", {"none", "relu", "gelu_tanh", "gelu_erf", "silu"});
 }
 
-ByteSets::ByteSets(std::size_t bytes, std::int64_t sets)
+ByteSets::ByteSets(std::size_t bytes, std::int64_t sets, Device device)
     : bytes_(static_cast<std::int64_t>(bytes)),
-      stride_((bytes_ + 63) / 64 * 64),
-      memory_(static_cast<std::size_t>(stride_ * sets), Device::cpu()) {
-  if (memory_.bytes() > 0) std::memset(memory_.data(), 0, memory_.bytes());
+      stride_((bytes_ + 255) / 256 * 256),
+      memory_(static_cast<std::size_t>(stride_ * sets), device) {
+  fill_zero(memory_);
 }
 
 TensorView ByteSets::at(std::int64_t set) const {
-  return {static_cast<std::byte*>(memory_.data()) + set * stride_, DType::u8, {bytes_}};
+  return {static_cast<std::byte*>(memory_.data()) + set * stride_, DType::u8, {bytes_}, memory_.device()};
 }
 
 }  // namespace everglow::bench

@@ -2,6 +2,7 @@
 // what the plan predicts of it.
 #pragma once
 
+#include "bench/cuda/card.hpp"
 #include "bench/tensors.hpp"
 #include "cases/case.hpp"
 
@@ -17,13 +18,22 @@
 namespace everglow::bench {
 
 struct Settings {
-  DeviceDescription cpu{Device::cpu()};  // whose figures the predictions are made of
-  int threads = 0;                       // 0: those of a plan that nobody tells
+  DeviceDescription device{Device::cpu()};  // where the rows run, and whose figures the predictions are made of
+  std::shared_ptr<Card> card{};             // of a device that is a card: its stream and its clock
+  int threads = 0;                          // 0: those of a plan that nobody tells
   std::uint64_t seed = 1;
   std::int64_t rotate_bytes = 0;
   std::vector<std::string> rows{};  // names of the rows to time; empty: all that accept
-  bool peers = false;               // oneDNN's own primitives beside them
+  bool graphs = false;              // on a card each row once more, captured into a graph; recurrent rows always
+  bool peers = false;               // other libraries' own primitives beside them: oneDNN, or cuBLASLt and cuDNN
+
+  Device where() const { return device.device; }
+  Stream stream() const { return card ? card->stream() : Stream{}; }
 };
+
+inline Places places(const Settings& settings) {
+  return {.device = settings.where(), .rotate_bytes = settings.rotate_bytes, .seed = settings.seed};
+}
 
 /// What a direction is of the passes that a plan explains.
 enum class Part : std::uint8_t { all, forward, rest };
@@ -66,6 +76,10 @@ struct Problem {
 };
 
 inline bool is_reference(std::string_view kernel) { return kernel.starts_with("reference."); }
+/// Rows of plain loops, which take anything and are no peer: a large problem takes them seconds.
+inline bool is_plain(std::string_view kernel) {
+  return is_reference(kernel) || kernel.starts_with("cuda.linear") || kernel.starts_with("cuda.loss");  // "... (graph)" too
+}
 
 /// The keys that a layer's benchmark knows: sizes, which have no default, and options.
 struct Layer {
@@ -73,6 +87,8 @@ struct Layer {
   std::vector<std::string_view> sizes, options;
 };
 const std::vector<Layer>& benchmarked_layers();
+/// Whether a benchmark has the rows of a layer's table: not the translation model and the copy.
+inline bool has_table(std::string_view layer) { return layer != "gnmt" && layer != "copy"; }
 
 /// Throws std::invalid_argument for an unknown layer or a key that the layer's benchmark does not know, Error for impossible sizes.
 Problem make_problem(const cases::Case& c, const Settings& settings);
@@ -85,6 +101,7 @@ Problem embedding_problem(const cases::Case& c, const Settings& settings);
 Problem loss_problem(const cases::Case& c, const Settings& settings);
 Problem pointwise_problem(const cases::Case& c, const Settings& settings);
 Problem adam_problem(const cases::Case& c, const Settings& settings);
+Problem copy_problem(const cases::Case& c, const Settings& settings);
 Problem gnmt_problem(const cases::Case& c, const Settings& settings);
 
 /// The value of a key as one of the names, by its position.
@@ -113,10 +130,10 @@ Roof roof_of(DType dtype, const Settings& settings);
 /// Appends rows that no plan of ours makes. The floor is the device's and not the row's: they have that of the rows before them.
 void append_peers(Problem& problem, std::vector<Row> peers);
 
-/// Bytes of u8 for each set, for example reserves.
+/// Bytes of u8 for each set, all 0, for example reserves.
 class ByteSets {
  public:
-  ByteSets(std::size_t bytes, std::int64_t sets);
+  ByteSets(std::size_t bytes, std::int64_t sets, Device device);
   TensorView at(std::int64_t set) const;
 
  private:

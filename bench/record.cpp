@@ -35,6 +35,8 @@ std::string number(double value) {
   return text;
 }
 
+std::string text_or_null(const std::string& text) { return text.empty() ? "null" : quoted(text); }
+
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -53,8 +55,9 @@ std::string padded(std::string text, int width) {
 /// Widths of the figures of a line.
 constexpr int widths[] = {-10, -8, -8, -8, -9, -8, -9};
 
-std::string row_of(const Record& r, const std::vector<std::string>& figures) {
-  std::string out = padded(r.direction, 17) + padded(r.kernel, 23);
+/// On a card the names are longer, and a terminal of 100 columns is not what people log in with.
+std::string row_of(const Record& r, bool on_card, const std::vector<std::string>& figures) {
+  std::string out = padded(r.direction, on_card ? 20 : 17) + padded(r.kernel, on_card ? 35 : 23);
   for (std::size_t i = 0; i < figures.size(); ++i) out += padded(figures[i], widths[i]);
   return out + "\n";
 }
@@ -86,7 +89,8 @@ std::string json_line(const Record& r) {
   std::string out = "{\"op\":" + quoted(r.op) + ",\"case\":" + quoted(r.line) + ",\"direction\":" + quoted(r.direction);
   out += ",\"kernel\":" + quoted(r.kernel) + ",\"chosen\":" + (r.chosen ? "true" : "false");
   out += ",\"dtype\":" + quoted(r.dtype) + ",\"device\":" + quoted(r.device);
-  out += ",\"isa\":" + quoted(r.isa) + ",\"threads\":" + std::to_string(r.threads) + ",\"driver\":null,\"nvcc\":null";
+  out += ",\"isa\":" + quoted(r.isa) + ",\"threads\":" + std::to_string(r.threads);
+  out += ",\"driver\":" + text_or_null(r.driver) + ",\"nvcc\":" + text_or_null(r.nvcc);
   out += ",\"commit\":" + quoted(build_commit) + std::string(",\"dirty\":") + (build_dirty ? "true" : "false");
   out += ",\"date\":" + quoted(utc_now()) + ",\"warmup\":" + std::to_string(r.warmup) + ",\"samples_us\":[" + samples + "]";
   out += ",\"median_us\":" + number(r.median_us) + ",\"p10\":" + number(r.p10) + ",\"p90\":" + number(r.p90);
@@ -110,8 +114,9 @@ std::string table_head(const Record& first) {
   heads.emplace_back(model ? "tok/s" : "GFLOP/s");
   heads.emplace_back(model ? "pairs/s" : first.steps > 0 ? "us/step" : "GB/s");
   heads.insert(heads.end(), {"plan us", "floor"});
-  if (!model) heads.emplace_back(first.ref_name.starts_with("peer.") ? "x onednn" : "x plain");
-  return row_of({.direction = "direction", .kernel = "kernel"}, heads);
+  const bool on_card = !first.driver.empty();
+  if (!model) heads.emplace_back(on_card ? "x peer" : first.ref_name.starts_with("peer.") ? "x onednn" : "x plain");
+  return row_of({.direction = "direction", .kernel = "kernel"}, on_card, heads);
 }
 
 std::string table_line(const Record& r) {
@@ -123,7 +128,7 @@ std::string table_line(const Record& r) {
                                   : figure(r.bytes / r.median_us / 1e3));
   figures.insert(figures.end(), {known(r.predicted_us), known(100 * r.floor_share(), " %")});
   if (!model) figures.push_back(r.ref_name.empty() ? "" : figure(r.ratio()));
-  return row_of(r, figures);
+  return row_of(r, !r.driver.empty(), figures);
 }
 
 std::string processor() {

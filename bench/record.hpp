@@ -1,5 +1,5 @@
-// What one timed row leaves: a line of JSON for programs (docs/bench.md tells its fields) and a line of a table, which fits 100
-// columns, for people.
+// What one timed row leaves: a line of JSON for programs (docs/bench.md tells its fields) and a line of a table for
+// people, which fits 100 columns where a CPU was timed.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@ namespace everglow::bench {
 
 struct Record {
   std::string op{}, line{}, direction{}, kernel{}, dtype{}, device{}, isa{};
-  bool chosen = false;  // a plan takes this row by itself
+  std::string driver{}, nvcc{};  // of a card; empty: a CPU
+  bool chosen = false;           // a plan takes this row by itself
   int threads = 1;
   int warmup = 0;
   std::vector<double> samples_us{};

@@ -1,9 +1,8 @@
 // The recurrent layer as a benchmark. Forward fills the reserve unless the case says training=0, which leaves backward out.
-#include "bench/peers.hpp"
+#include "bench/cuda/peers.hpp"
 #include "bench/rows.hpp"
 
 #include <cmath>
-#include <numeric>
 
 namespace everglow::bench {
 namespace {
@@ -53,6 +52,10 @@ std::int64_t length_of(Lengths lengths, std::int64_t row, std::int64_t steps) {
   return lengths == Lengths::full ? steps : 0;
 }
 
+Lengths lengths_of(const cases::Case& c) {
+  return c.has("lengths") ? named<Lengths>(c, "lengths", {"none", "random", "full", "zero"}) : Lengths::none;
+}
+
 void add_edges(RecurrentTensors& t, const RecurrentDescription& d, const RecurrentSizes& sizes, Lengths lengths) {
   constexpr std::int64_t one_in = 33;  // 3 % of the steps begin anew, as in reinforcement learning
   if (d.lengths)
@@ -80,19 +83,22 @@ std::shared_ptr<const RecurrentTensors> tensors(const RecurrentDescription& d, c
     t->weights.push_back(add_weights(s, d, layer, bias, range));
     if (d.training) t->dweights.push_back(add_weights(s, d, layer, bias, 0));
   }
-  add_edges(*t, d, sizes, d.lengths ? named<Lengths>(c, "lengths", {"none", "random", "full", "zero"}) : Lengths::none);
-  s.allocate(settings.rotate_bytes, settings.seed);
+  add_edges(*t, d, sizes, lengths_of(c));
+  s.allocate(places(settings));
   return t;
 }
 
-std::vector<Pass> passes(const RecurrentPlan& plan, const std::shared_ptr<const RecurrentTensors>& t, std::int64_t sets,
-                         bool packed) {
-  const Buffer workspace(plan.workspace_bytes(), Device::cpu());
-  const ByteSets reserve(plan.reserve_bytes(), sets), memory(packed ? plan.packed_bytes() : 0, sets);
+std::vector<Pass> passes(const RecurrentPlan& plan, const std::shared_ptr<const RecurrentTensors>& t, const Settings& settings,
+                         std::int64_t sets, bool packed) {
+  const Buffer workspace(plan.workspace_bytes(), settings.where());
+  const Stream stream = settings.stream();
+  const ByteSets reserve(plan.reserve_bytes(), sets, settings.where()),
+      memory(packed ? plan.packed_bytes() : 0, sets, settings.where());
   std::shared_ptr<const std::vector<PackedWeights>> ready;
   if (packed && plan.packed_bytes() > 0)
-    ready = packed_sets(memory, sets,
-                        [&](std::int64_t i, PackedWeights& out) { plan.pack(views<RecurrentWeights>(*t, t->weights, i), out); });
+    ready = packed_sets(memory, sets, [&](std::int64_t i, PackedWeights& out) {
+      plan.pack(views<RecurrentWeights>(*t, t->weights, i), out, stream);
+    });
   const auto of = [ready, memory](std::int64_t i) { return ready ? &(*ready)[static_cast<std::size_t>(i)] : nullptr; };
   const std::uint64_t seed = plan.dropout_counters() > 0 ? 1 : 0;
   const auto forward = [=](std::int64_t i) {
@@ -101,7 +107,7 @@ std::vector<Pass> passes(const RecurrentPlan& plan, const std::shared_ptr<const 
     f.y = t->at(t->y, i), f.hn = t->at(t->hn, i), f.cn = t->at(t->cn, i), f.packed = of(i);
     f.lengths = t->at(t->lengths, i), f.resets = t->at(t->resets, i), f.dropout_seed = seed;
     if (t->training) f.reserve = reserve.at(i);
-    plan.forward(f, workspace);
+    plan.forward(f, workspace, stream);
   };
   if (!t->training) return {{{}, forward}};
   const auto backward = [=](std::int64_t i) {
@@ -111,7 +117,7 @@ std::vector<Pass> passes(const RecurrentPlan& plan, const std::shared_ptr<const 
     b.y = t->at(t->y, i), b.reserve = reserve.at(i), b.dy = t->at(t->dy, i), b.dx = t->at(t->dx, i);
     b.lengths = t->at(t->lengths, i), b.resets = t->at(t->resets, i), b.dropout_seed = seed;
     b.dweights = gradients, b.packed = of(i);
-    plan.backward(b, workspace);
+    plan.backward(b, workspace, stream);
   };
   return {{{}, forward}, {forward, backward}};
 }
@@ -127,10 +133,11 @@ double multiply_adds(const RecurrentDescription& d) {
 }
 
 /// Steps that all rows have together.
-double valid_steps(const RecurrentTensors& t, const RecurrentSizes& sizes) {
-  if (t.lengths < 0) return static_cast<double>(sizes.steps * sizes.batch);
-  const auto* length = static_cast<const std::int32_t*>(t.at(t.lengths, 0).data);
-  return std::accumulate(length, length + sizes.batch, 0.0);
+double valid_steps(Lengths lengths, const RecurrentSizes& sizes) {
+  if (lengths == Lengths::none) return static_cast<double>(sizes.steps * sizes.batch);
+  double sum = 0;
+  for (std::int64_t row = 0; row < sizes.batch; ++row) sum += static_cast<double>(length_of(lengths, row, sizes.steps));
+  return sum;
 }
 
 }  // namespace
@@ -139,12 +146,12 @@ Problem recurrent_problem(const cases::Case& c, const Settings& settings) {
   const RecurrentSizes sizes{.steps = c.integer("steps", 1), .batch = c.integer("batch", 1)};
   const RecurrentDescription d = description_of(c);
   // Sizes that no plan takes must not reach the memory.
-  const RecurrentPlan checked(d, sizes, settings.cpu, {.threads = settings.threads, .advice = false});
+  const RecurrentPlan checked(d, sizes, settings.device, {.threads = settings.threads, .advice = false});
   const auto t = tensors(d, sizes, c, settings);
   const TensorSets& s = t->sets;
   double weights = 0;
   for (const RecurrentNumbers& w : t->weights) weights += s.bytes({w.w_ih, w.w_hh}) + (w.w_hr < 0 ? 0 : s.bytes({w.w_hr}));
-  const double all = static_cast<double>(sizes.steps * sizes.batch), valid = valid_steps(*t, sizes);
+  const double all = static_cast<double>(sizes.steps * sizes.batch), valid = valid_steps(lengths_of(c), sizes);
   const double share = all > 0 ? valid / all : 1, product = 2 * valid * multiply_adds(d);
   const auto steps = static_cast<double>(sizes.steps);
   Problem out{std::string(name(d.dtype)), {}, {}};
@@ -152,9 +159,11 @@ Problem recurrent_problem(const cases::Case& c, const Settings& settings) {
   if (d.training)
     out.directions.push_back(
         {"backward", 2 * product, share * s.bytes({t->x, t->y, t->dy, t->dx}) + 2 * weights, Part::rest, share, steps});
-  append_rows<RecurrentPlan>(out, settings, s, d, sizes,
-                             [&](const RecurrentPlan& plan, std::int64_t sets) { return passes(plan, t, sets, c.flag("packed")); });
-  if (settings.peers) append_peers(out, onednn_lstm(d, sizes, t, settings.threads));
+  append_rows<RecurrentPlan>(out, settings, s, d, sizes, [&](const RecurrentPlan& plan, std::int64_t sets) {
+    return passes(plan, t, settings, sets, c.flag("packed"));
+  });
+  if (settings.peers && settings.card) append_peers(out, cudnn_recurrent(d, sizes, t, settings));
+  if (settings.peers && !settings.card) append_peers(out, onednn_lstm(d, sizes, t, settings.threads));
   return out;
 }
 

@@ -13,7 +13,7 @@ std::vector<Expected> expected_of(const Settings& settings, const std::vector<Di
                                   const Description& description, const Sizes& sizes, PlanOptions options) {
   options.advice = false;
   const auto of = [&](const Description& d) {
-    const Explanation explanation = Plan(d, sizes, settings.cpu, options).explain();
+    const Explanation explanation = Plan(d, sizes, settings.device, options).explain();
     return Expected{explanation.time_us, explanation.floor_us};
   };
   const Expected all = of(description);
@@ -33,21 +33,45 @@ std::vector<Expected> expected_of(const Settings& settings, const std::vector<Di
   return out;
 }
 
-/// Appends each CPU row that accepts and that the user wants; passes(plan, sets) are its runs.
+/// The same row with the runs of each set captured into a graph, as a loop of many short kernels is meant to be used.
+inline Row captured(const Row& row, const std::shared_ptr<Card>& card) {
+  Row out = row;
+  out.kernel += " (graph)", out.chosen = false;
+  for (Pass& pass : out.passes) {
+    const auto graphs = std::make_shared<std::vector<std::function<void()>>>(static_cast<std::size_t>(row.sets));
+    pass.prepare = [card, graphs, before = pass.prepare, run = pass.run](std::int64_t set) {
+      if (before) before(set);
+      (*graphs)[static_cast<std::size_t>(set)] = card->captured([&] { run(set); });
+    };
+    pass.run = [graphs](std::int64_t set) { (*graphs)[static_cast<std::size_t>(set)](); };
+  }
+  return out;
+}
+
+/// And so each of them.
+inline std::vector<Row> with_captured(std::vector<Row> rows, const Settings& settings) {
+  const std::size_t count = settings.card && settings.graphs ? rows.size() : 0;
+  for (std::size_t i = 0; i < count; ++i) rows.push_back(captured(rows[i], settings.card));
+  return rows;
+}
+
+/// Appends each row of the device that accepts and that the user wants; passes(plan, sets) are its runs.
 template <class Plan, class Description, class Sizes, class Passes>
 void append_rows(Problem& problem, const Settings& settings, const TensorSets& tensors, const Description& description,
                  const Sizes& sizes, const Passes& passes) {
   // Which layer a plan belongs to is what any plan of it says.
-  const Explanation own = Plan(description, sizes, settings.cpu, {.threads = settings.threads, .advice = false}).explain();
-  for (const std::string& name : kernels(own.layer, DeviceKind::cpu)) {
+  const Explanation own = Plan(description, sizes, settings.device, {.threads = settings.threads, .advice = false}).explain();
+  for (const std::string& name : kernels(own.layer, settings.where().kind)) {
     if (!settings.rows.empty() && std::find(settings.rows.begin(), settings.rows.end(), name) == settings.rows.end()) continue;
     const PlanOptions options{.threads = settings.threads, .force = name};
     try {
-      const Plan plan(description, sizes, settings.cpu, options);
+      const Plan plan(description, sizes, settings.device, options);
       // Caches do not matter to a row that is bound by scalar arithmetic, and preparing many of its sets would take minutes.
       const std::int64_t sets = is_reference(name) ? std::min<std::int64_t>(tensors.sets(), 2) : tensors.sets();
       problem.rows.push_back({name, sets, passes(plan, sets),
                               expected_of<Plan>(settings, problem.directions, description, sizes, options), name == own.kernel});
+      if (settings.card && (settings.graphs || own.layer == "recurrent"))
+        problem.rows.push_back(captured(problem.rows.back(), settings.card));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
     }

@@ -1,4 +1,4 @@
-// Softmax, embedding and pointwise operations as benchmarks: all are bound by memory, so they count no arithmetic.
+// Softmax, embedding, pointwise operations and a copy as benchmarks: all are bound by memory, so they count no arithmetic.
 #include "bench/rows.hpp"
 
 namespace everglow::bench {
@@ -10,12 +10,13 @@ Problem softmax_problem(const cases::Case& c, const Settings& settings) {
   const std::vector<std::int64_t> shape{sizes.rows, sizes.columns};
   const int x = t->add(d.dtype, shape, -4, 4), y = t->add(d.dtype, shape);
   const int dy = t->add(d.dtype, shape, -1, 1), dx = t->add(d.dtype, shape);
-  t->allocate(settings.rotate_bytes, settings.seed);
+  t->allocate(places(settings));
   const auto passes = [&](const SoftmaxPlan& plan, std::int64_t) -> std::vector<Pass> {
-    const Buffer workspace(plan.workspace_bytes(), Device::cpu());
-    const auto forward = [=](std::int64_t i) { plan.forward({.x = t->at(x, i), .y = t->at(y, i)}, workspace); };
+    const Buffer workspace(plan.workspace_bytes(), settings.where());
+    const Stream stream = settings.stream();
+    const auto forward = [=](std::int64_t i) { plan.forward({.x = t->at(x, i), .y = t->at(y, i)}, workspace, stream); };
     const auto backward = [=](std::int64_t i) {
-      plan.backward({.y = t->at(y, i), .dy = t->at(dy, i), .dx = t->at(dx, i)}, workspace);
+      plan.backward({.y = t->at(y, i), .dy = t->at(dy, i), .dx = t->at(dx, i)}, workspace, stream);
     };
     return {{{}, forward}, {forward, backward}};
   };
@@ -33,14 +34,15 @@ Problem embedding_problem(const cases::Case& c, const Settings& settings) {
   const int indices = t->add_indices(DType::i32, {sizes.indices}, d.vocabulary);
   const int table = t->add(d.dtype, {d.vocabulary, d.width}, -1, 1), dtable = t->add(d.dtype, {d.vocabulary, d.width});
   const int y = t->add(d.dtype, {sizes.indices, d.width}), dy = t->add(d.dtype, {sizes.indices, d.width}, -1, 1);
-  t->allocate(settings.rotate_bytes, settings.seed);
+  t->allocate(places(settings));
   const auto passes = [&](const EmbeddingPlan& plan, std::int64_t) -> std::vector<Pass> {
-    const Buffer workspace(plan.workspace_bytes(), Device::cpu());
+    const Buffer workspace(plan.workspace_bytes(), settings.where());
+    const Stream stream = settings.stream();
     const auto forward = [=](std::int64_t i) {
-      plan.forward({.indices = t->at(indices, i), .table = t->at(table, i), .y = t->at(y, i)}, workspace);
+      plan.forward({.indices = t->at(indices, i), .table = t->at(table, i), .y = t->at(y, i)}, workspace, stream);
     };
     const auto backward = [=](std::int64_t i) {
-      plan.backward({.indices = t->at(indices, i), .dy = t->at(dy, i), .dtable = t->at(dtable, i)}, workspace);
+      plan.backward({.indices = t->at(indices, i), .dy = t->at(dy, i), .dtable = t->at(dtable, i)}, workspace, stream);
     };
     return {{{}, forward}, {{}, backward}};
   };
@@ -65,14 +67,15 @@ Problem pointwise_problem(const cases::Case& c, const Settings& settings) {
   const std::vector<std::int64_t> shape{c.integer("rows", 1), c.integer("columns", 1)};
   const auto t = std::make_shared<TensorSets>();
   const int a = t->add(d.dtype, shape, -1, 1), b = t->add(d.dtype, shape, -1, 1), y = t->add(d.dtype, shape);
-  t->allocate(settings.rotate_bytes, settings.seed);
+  t->allocate(places(settings));
   const auto passes = [&](const PointwisePlan& plan, std::int64_t) -> std::vector<Pass> {
-    const Buffer workspace(plan.workspace_bytes(), Device::cpu());
+    const Buffer workspace(plan.workspace_bytes(), settings.where());
+    const Stream stream = settings.stream();
     const auto run = [=](std::int64_t i) {
       PointwiseRun r{.a = {}, .b = {}, .y = t->at(y, i), .dropout_seed = dropout ? 1U : 0U};
       if (first) r.a = t->at(a, i);
       if (second) r.b = t->at(b, i);
-      plan.run(r, workspace);
+      plan.run(r, workspace, stream);
     };
     return {{{}, run}};
   };
@@ -81,6 +84,20 @@ Problem pointwise_problem(const cases::Case& c, const Settings& settings) {
   out.directions[0].share = tensors / 3;  // the plan counts as many as an operation can have
   append_rows<PointwisePlan>(out, settings, *t, d, PointwiseSizes{shape[0] * shape[1]}, passes);
   return out;
+}
+
+/// What memory can do: as many bytes are read as written.
+Problem copy_problem(const cases::Case& c, const Settings& settings) {
+  const auto t = std::make_shared<TensorSets>();
+  const std::vector<std::int64_t> shape{c.integer("bytes", 1) / 4};
+  const int from = t->add(DType::f32, shape, -1, 1), to = t->add(DType::f32, shape);
+  t->allocate(places(settings));
+  const Stream stream = settings.stream();
+  const double bytes = t->bytes({from, to}), bandwidth = roof_of(DType::f32, settings).bandwidth_gbs;
+  Row row{"copy", t->sets(), {{{}, [=](std::int64_t i) { copy(t->at(to, i), t->at(from, i), stream); }}}};
+  row.expected = {{.floor_us = bandwidth > 0 ? bytes / bandwidth / 1e3 : 0}};
+  row.chosen = true;
+  return {"f32", {{"run", 0, bytes}}, {row}};
 }
 
 }  // namespace everglow::bench

@@ -1,6 +1,6 @@
 # Trains a translator with the tool and keeps what it reached as one line of JSON: the demo (number words, time to 99 % exact), or,
 # with the path to TSV files, the figure of the README.
-# Usage: python3 bench/train.py [--data FOLDER [--minutes M]] [--seed N] [--threads N] [--program FILE] [--out FILE]
+# Usage: python3 bench/train.py [--data FOLDER [--minutes M]] [--seed N] [--threads N] [--program FILE] [--out FILE] [-- OPTION...]
 import argparse
 import datetime
 import json
@@ -26,6 +26,8 @@ def arguments():
     parser.add_argument('--threads', type=int, help='CPU threads (all cores)')
     parser.add_argument('--program', default=os.path.join(ROOT, 'build/cpu/everglow'))
     parser.add_argument('--out', default=os.path.join(ROOT, 'bench/results/train.jsonl'), help='gets one line more')
+    parser.add_argument('options', nargs='*', metavar='OPTION',
+                        help='after --: of everglow train, in place of --max-words 8 (with --data), or of everglow demo')
     chosen = parser.parse_args()
     if chosen.minutes is not None and (not chosen.data or chosen.minutes <= 0):
         parser.error('--minutes: expected a number above 0, together with --data FOLDER')
@@ -49,6 +51,13 @@ def machine(program):
     with open('/proc/cpuinfo', encoding='utf-8') as file:
         model = [line.split(':', 1)[1].strip() for line in file if line.startswith('model name')]
     return (model or ['cpu'])[0], info.get('chosen', ''), int(info.get('cores', 1))
+
+
+def card(program):
+    """The first card as `everglow info` names it."""
+    text = subprocess.run((program, 'info'), capture_output=True, text=True, check=True).stdout
+    found = re.search(r'card[^:\n]*: (.+?) of compute capability', text)
+    return found.group(1) if found else 'cuda'
 
 
 def seconds_of(clock):
@@ -87,17 +96,22 @@ def main():
     chosen = arguments()
     device, isa, cores = machine(chosen.program)
     threads = chosen.threads or cores
+    if any(option.startswith('cuda') or option.startswith('--device=cuda') for option in chosen.options):
+        device, isa = card(chosen.program), 'cuda'
     common = ['--seed', str(chosen.seed), '--threads', str(threads)]
     with tempfile.TemporaryDirectory() as out:
         if chosen.data:
-            length = ['--max-words', '8', '--minutes', f'{chosen.minutes or 20:g}']
+            length = ['--minutes', f'{chosen.minutes or 20:g}'] + chosen.options
+            if not chosen.options:
+                length = ['--max-words', '8'] + length
             files = []
             for part in ('train', 'valid', 'test'):
                 files += [f'--{part}', os.path.join(chosen.data, f'{part}.tsv')]
             case = ' '.join(['train', os.path.basename(os.path.abspath(chosen.data))] + length)
             command = [chosen.program, 'train'] + files + length + common + ['--out', out]
         else:
-            case, command = 'demo', [chosen.program, 'demo'] + common + ['--out', out]
+            case = ' '.join(['demo'] + chosen.options)
+            command = [chosen.program, 'demo'] + chosen.options + common + ['--out', out]
         found = follow(command)
     record = {'op': 'train', 'case': case, 'seed': chosen.seed, 'device': device, 'isa': isa, 'threads': threads,
               'commit': git('rev-parse', '--short=12', 'HEAD') or 'unknown',

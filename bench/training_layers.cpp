@@ -14,9 +14,10 @@ Problem loss_problem(const cases::Case& c, const Settings& settings) {
   const int loss = t->add(d.dtype == DType::f64 ? DType::f64 : DType::f32, {1});
   const int dx = t->add(d.dtype, {sizes.rows, d.inputs}), dweight = t->add(d.dtype, {d.classes, d.inputs});
   const int dbias = t->add(d.dtype, {d.classes});
-  t->allocate(settings.rotate_bytes, settings.seed);
+  t->allocate(places(settings));
   const auto passes = [&](const LossPlan& plan, std::int64_t) -> std::vector<Pass> {
-    const Buffer workspace(plan.workspace_bytes(), Device::cpu());
+    const Buffer workspace(plan.workspace_bytes(), settings.where());
+    const Stream stream = settings.stream();
     const auto tensors = [=](std::int64_t i) {
       LossForward f{.x = t->at(x, i), .weight = t->at(weight, i), .bias = {}, .targets = t->at(targets, i), .loss = t->at(loss, i)};
       if (bias) f.bias = t->at(b, i);
@@ -25,9 +26,9 @@ Problem loss_problem(const cases::Case& c, const Settings& settings) {
     const auto both = [=](std::int64_t i) {
       LossBackward run{.forward = tensors(i), .scale = {}, .dx = t->at(dx, i), .dweight = t->at(dweight, i)};
       if (bias) run.dbias = t->at(dbias, i);
-      plan.forward_backward(run, workspace);
+      plan.forward_backward(run, workspace, stream);
     };
-    return {{{}, [=](std::int64_t i) { plan.forward(tensors(i), workspace); }}, {{}, both}};
+    return {{{}, [=](std::int64_t i) { plan.forward(tensors(i), workspace, stream); }}, {{}, both}};
   };
   const double product = 2.0 * static_cast<double>(sizes.rows * d.inputs * d.classes);
   Problem out{std::string(name(d.dtype)),
@@ -54,9 +55,10 @@ Problem adam_problem(const cases::Case& c, const Settings& settings) {
         {t->add(DType::f32, {n}, -1, 1), t->add(DType::f32, {n}, -1, 1), t->add(DType::f32, {n}), t->add(DType::f32, {n})});
   }
   const int step = t->add(DType::i64, {1}), rate = t->add(DType::f32, {1}, 0.001, 0.0011), norm = t->add(DType::f32, {1});
-  t->allocate(settings.rotate_bytes, settings.seed);
+  t->allocate(places(settings));
   const auto passes = [&](const AdamPlan& plan, std::int64_t) -> std::vector<Pass> {
-    const Buffer workspace(plan.workspace_bytes(), Device::cpu());
+    const Buffer workspace(plan.workspace_bytes(), settings.where());
+    const Stream stream = settings.stream();
     return {{{}, [=](std::int64_t i) {
                std::vector<AdamTensor> tensors;
                for (const Numbers& of : numbers)
@@ -65,7 +67,7 @@ Problem adam_problem(const cases::Case& c, const Settings& settings) {
                                     .m = t->at(of.m, i),
                                     .v = t->at(of.v, i)});
                plan.step({.tensors = tensors, .step = t->at(step, i), .rate = t->at(rate, i), .scale = {}, .norm = t->at(norm, i)},
-                         workspace);
+                         workspace, stream);
              }}};
   };
   // Reads parameter, gradient and both moments, and writes all but the gradient; clipping reads the gradient once more.

@@ -75,9 +75,9 @@ std::vector<Case> all() {
 std::vector<Case> tested(std::string_view layer) {
   const auto only_timed = [](const Case& c) {
     const auto of_benchmarks = [](const std::string& tag) {
-      return tag == "bench" || tag == "headline" || tag == "users" || tag == "cpu" || tag == "cuda";
+      return tag == "bench" || tag == "headline" || tag == "users" || tag == "card" || tag == "cpu" || tag == "cuda";
     };
-    return (c.tagged("bench") || c.tagged("headline") || c.tagged("users")) &&
+    return (c.tagged("bench") || c.tagged("headline") || c.tagged("users") || c.tagged("card")) &&
            std::all_of(c.tags.begin(), c.tags.end(), of_benchmarks);
   };
   std::vector<Case> out = all();
@@ -85,9 +85,10 @@ std::vector<Case> tested(std::string_view layer) {
   return out;
 }
 
-std::vector<Case> timed(std::string_view tag) {
+std::vector<Case> timed(std::string_view tag, DeviceKind device) {
+  const bool on_cpu = device == DeviceKind::cpu;
   std::vector<Case> out = tagged(tag);
-  std::erase_if(out, [](const Case& c) { return c.tagged("cuda") && !c.tagged("cpu"); });
+  std::erase_if(out, [&](const Case& c) { return c.tagged(on_cpu ? "cuda" : "cpu") && !c.tagged(on_cpu ? "cpu" : "cuda"); });
   return out;
 }
 

@@ -2,6 +2,8 @@
 // programs that use them, and drive tests, gradients, benchmarks and the support table.
 #pragma once
 
+#include <everglow/tensor.hpp>
+
 #include <cstdint>
 #include <map>
 #include <ostream>
@@ -32,10 +34,11 @@ inline void PrintTo(const Case& c, std::ostream* out) { *out << c.line; }
 /// Throws std::invalid_argument for a line that is not of the form.
 Case parse(std::string_view line);
 /// The embedded cases of a layer that tests run, in the order of the files: all but those that are only timed (tags bench,
-/// headline, users, cpu and cuda and no other), which are too large for the reference to run them often.
+/// headline, users, card, cpu and cuda and no other), which are too large for the reference to run them often.
 std::vector<Case> tested(std::string_view layer);
-/// The embedded cases of all layers that have a tag and that a CPU can time (not those with the tag cuda and without cpu).
-std::vector<Case> timed(std::string_view tag);
+/// The embedded cases of all layers that have a tag and that a CPU can time (not those with the tag cuda and without cpu), or a
+/// card (not those with the tag cpu and without cuda).
+std::vector<Case> timed(std::string_view tag, DeviceKind device = DeviceKind::cpu);
 /// The embedded cases of all layers that have a tag, in the order of the files.
 std::vector<Case> tagged(std::string_view tag);
 

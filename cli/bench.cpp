@@ -1,6 +1,6 @@
-// everglow bench: times every row of a layer, or the translation model, in turn within one run; compares two such runs.
-#include "bench/measure.hpp"
-#include "bench/record.hpp"
+// everglow bench: times every row of a layer on a CPU or a card, or the translation model, in turn within one run; compares two
+// such runs.
+#include "bench/story.hpp"
 #include "cli/arguments.hpp"
 #include "cli/bar.hpp"
 #include "cli/bench_compare.hpp"
@@ -9,10 +9,8 @@
 #include "cli/probe.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,30 +20,15 @@ namespace everglow::cli {
 namespace {
 
 constexpr double mebibyte = 1024 * 1024;
-constexpr double reference_flops = 1e9;  // above it a run of the plain loops takes seconds
 
 struct BenchArguments {
-  std::string layer;                          // empty: all
+  bench::Request request;
   std::map<std::string, std::string> fields;  // of an explicit problem
-  bench::Settings settings;
-  bench::Timing timing;
-  double rotate = 0;  // MiB
-  std::string filter, tag = "bench", direction, out;
-  bool list = false, json = false;
+  std::string device;                         // empty: the CPU, or for the story the first card
+  double rotate = -1;                         // MiB; below 0: by the device
+  double seconds = -1;                        // below 0: by the device
+  bool list = false, story = false;
 };
-
-/// Twice the last cache, so that what one set left there is gone when its turn comes again; 64 ... 256 MiB.
-double default_rotation() {
-  const long cache = std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE));
-  return std::clamp(2 * static_cast<double>(cache) / mebibyte, 64.0, 256.0);
-}
-
-[[noreturn]] void wrong(const std::string& what) { throw Error(ErrorCode::invalid_argument, "bench", what); }
-
-std::string without_tags(const std::string& line) {
-  const std::string text = line.substr(0, line.find('#'));
-  return text.substr(0, text.find_last_not_of(' ') + 1);
-}
 
 std::string flag_of(std::string_view key) {
   std::string flag = "--" + std::string(key);
@@ -54,7 +37,7 @@ std::string flag_of(std::string_view key) {
 }
 
 /// The problem that the flags describe: all sizes, in the order of the case lines.
-cases::Case explicit_case(const BenchArguments& a, const bench::Layer& layer) {
+std::string explicit_line(const BenchArguments& a, const bench::Layer& layer) {
   std::string line(layer.name), missing;
   const auto add = [&](std::string_view key) {
     const auto field = a.fields.find(std::string(key));
@@ -63,137 +46,64 @@ cases::Case explicit_case(const BenchArguments& a, const bench::Layer& layer) {
   };
   for (const std::string_view size : layer.sizes)
     if (!add(size)) missing += (missing.empty() ? "" : ", ") + flag_of(size);
-  if (!missing.empty()) wrong(fmt::format("expected all sizes of the problem, {} too", missing));
+  if (!missing.empty()) bench::wrong(fmt::format("expected all sizes of the problem, {} too", missing));
   for (const std::string_view option : layer.options) add(option);
-  return cases::parse(line);
+  return line;
 }
 
-std::vector<cases::Case> chosen_cases(const BenchArguments& a) {
-  const bool given = std::any_of(a.fields.begin(), a.fields.end(), [](const auto& field) { return !field.second.empty(); });
-  if (given)
-    for (const bench::Layer& layer : bench::benchmarked_layers())
-      if (layer.name == a.layer) return {explicit_case(a, layer)};
-  std::vector<cases::Case> out = cases::timed(a.tag);
-  std::erase_if(out, [&](const cases::Case& c) {
-    return (!a.layer.empty() && c.layer != a.layer) || c.line.find(a.filter) == std::string::npos;
-  });
-  if (out.empty())
-    wrong(fmt::format("no case{} with the tag \"{}\" holds \"{}\"; --list shows them, --tag and --filter choose",
-                      a.layer.empty() ? "" : " of " + a.layer, a.tag, a.filter));
+/// The device, and what follows from it where the user does not say.
+void prepare(BenchArguments& a) {
+  bench::Settings& settings = a.request.settings;
+  const Device device = parse_device(a.device.empty() ? (a.story ? "cuda:0" : "cpu") : a.device);
+  const bool on_card = device.kind == DeviceKind::cuda;
+  if (settings.graphs && !on_card) bench::wrong("--graphs: expected --device cuda:N, got cpu");
+  if (a.story && !on_card) bench::wrong("--story: expected --device cuda:N, got cpu");
+  if (on_card && a.request.layer == "gnmt") bench::wrong("--device: expected cpu, where the translation model is timed");
+  if (a.list)
+    settings.device.device = device;
+  else if (on_card)
+    bench::open_device(settings, device);
+  else
+    settings.device = described_cpu();
+  if (settings.threads == 0) settings.threads = default_threads();
+  a.request.timing.seconds = a.seconds >= 0 ? a.seconds : on_card ? 0.1 : 1;
+  settings.rotate_bytes = a.rotate >= 0 ? static_cast<std::int64_t>(a.rotate * mebibyte) : bench::rotation_of(settings.device);
+}
+
+/// A bar on the terminal.
+bench::Progress progress_of(CountBar& bar) {
+  return {.show = [&bar](std::int64_t done, const std::string& what) { bar.show(done, what); }, .erase = [&bar] { bar.erase(); }};
+}
+
+/// The story has its own sizes; of the options of a problem it takes the dtype.
+std::string story_dtype(const BenchArguments& a) {
+  std::string out = "f16";
+  for (const auto& [key, value] : a.fields) {
+    if (!a.story || value.empty()) continue;
+    if (key != "dtype" || value == "f32")
+      bench::wrong(fmt::format("--story: expected no {} {}; f16 and bf16 can be told", flag_of(key), value));
+    out = value;
+  }
   return out;
-}
-
-/// Rows that the user asked for; of the others the reference is left out where it would take minutes.
-void choose_rows(const BenchArguments& a, const cases::Case& c, bench::Problem& problem) {
-  const double flops = problem.directions.front().flops;
-  if (a.settings.rows.empty() && flops > reference_flops)
-    std::erase_if(problem.rows, [](const bench::Row& row) { return bench::is_reference(row.kernel); });
-  if (problem.rows.empty()) wrong(fmt::format("--kernel: none of them accepts \"{}\"", without_tags(c.line)));
-}
-
-std::vector<std::size_t> chosen_directions(const BenchArguments& a, const cases::Case& c, const bench::Problem& problem) {
-  std::vector<std::size_t> out;
-  std::string names;
-  for (std::size_t i = 0; i < problem.directions.size(); ++i) {
-    const std::string& name = problem.directions[i].name;
-    names += (names.empty() ? "" : ", ") + name;
-    if (a.direction.empty() || a.direction == name) out.push_back(i);
-  }
-  if (out.empty()) wrong(fmt::format("--direction: \"{}\" has {}, got \"{}\"", without_tags(c.line), names, a.direction));
-  return out;
-}
-
-std::vector<bench::Record> records(const BenchArguments& a, const cases::Case& c, const bench::Problem& problem,
-                                   std::size_t direction) {
-  const bench::Direction& d = problem.directions[direction];
-  std::vector<bench::Record> out;
-  std::string ref_name;
-  double ref_us = 0;
-  const bench::Roof roof = bench::roof_of(parse_dtype(problem.dtype), a.settings);
-  const std::vector<bench::Samples> samples = bench::measure(problem, direction, a.timing);
-  for (std::size_t row = 0; row < samples.size(); ++row) {
-    const bench::Samples& s = samples[row];
-    const bench::Expected& expected = problem.rows[row].expected[direction];
-    bench::Record r{.op = c.layer, .line = without_tags(c.line), .direction = d.name, .kernel = s.kernel, .dtype = problem.dtype};
-    r.device = bench::processor(), r.isa = a.settings.cpu.isa, r.threads = a.settings.threads;
-    r.warmup = s.warmup, r.samples_us = s.us, r.flops = d.flops, r.bytes = d.bytes;
-    r.steps = d.steps, r.tokens = d.tokens, r.pairs = d.pairs;
-    r.chosen = problem.rows[row].chosen;
-    r.floor_us = expected.floor_us, r.predicted_us = expected.predicted_us;
-    r.peak_gflops = roof.peak_gflops, r.bandwidth_gbs = roof.bandwidth_gbs, r.figures = roof.figures;
-    r.median_us = bench::quantile(s.us, 0.5), r.p10 = bench::quantile(s.us, 0.1), r.p90 = bench::quantile(s.us, 0.9);
-    // A peer says more than the reference does.
-    if (s.kernel == "peer.onednn" || (bench::is_reference(s.kernel) && ref_name.empty())) ref_name = s.kernel, ref_us = r.median_us;
-    out.push_back(std::move(r));
-  }
-  for (bench::Record& r : out) r.ref_name = ref_name, r.ref_us = ref_us;
-  return out;
-}
-
-/// Where the records go.
-class Output {
- public:
-  explicit Output(const BenchArguments& a) : a_(a) {
-    if (a.out.empty()) return;
-    file_.open(a.out);
-    if (!file_) throw Error(ErrorCode::io, "bench", fmt::format("--out: cannot write \"{}\"", a.out));
-  }
-  void begin(const cases::Case& c) {
-    if (!a_.json) fmt::print("\n{}\n", without_tags(c.line));
-    headed_ = false;
-  }
-  void add(const std::vector<bench::Record>& records) {
-    if (!a_.json && !headed_) fmt::print("{}", bench::table_head(records.front()));
-    headed_ = true;
-    for (const bench::Record& record : records) {
-      fmt::print("{}", a_.json ? bench::json_line(record) : bench::table_line(record));
-      if (file_.is_open()) file_ << bench::json_line(record) << std::flush;
-    }
-    std::fflush(stdout);
-    if (file_.is_open() && !file_) throw Error(ErrorCode::io, "bench", fmt::format("--out: writing \"{}\" failed", a_.out));
-  }
-
- private:
-  const BenchArguments& a_;
-  std::ofstream file_;
-  bool headed_ = false;
-};
-
-void time_cases(const BenchArguments& a, const std::vector<cases::Case>& all) {
-  Output output(a);
-  if (!a.json)
-    fmt::print("{}, {}, {} thread{}, seed {}\n", bench::processor(), a.settings.cpu.isa, a.settings.threads,
-               a.settings.threads == 1 ? "" : "s", a.settings.seed);
-  CountBar bar(stderr, "case", std::ssize(all));
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const cases::Case& c = all[i];
-    bar.show(static_cast<std::int64_t>(i), without_tags(c.line));
-    bench::Problem problem = bench::make_problem(c, a.settings);
-    choose_rows(a, c, problem);
-    const std::vector<std::size_t> directions = chosen_directions(a, c, problem);
-    bar.erase();
-    output.begin(c);
-    for (const std::size_t direction : directions) {
-      bar.show(static_cast<std::int64_t>(i), fmt::format("{} {}", without_tags(c.line), problem.directions[direction].name));
-      const std::vector<bench::Record> found = records(a, c, problem, direction);
-      bar.erase();
-      output.add(found);
-    }
-  }
 }
 
 int run_bench(BenchArguments a) {
-  a.settings.cpu = described_cpu();
-  if (a.settings.threads == 0) a.settings.threads = default_threads();
-  a.settings.rotate_bytes = static_cast<std::int64_t>(a.rotate * mebibyte);
   try {
-    const std::vector<cases::Case> all = chosen_cases(a);
+    const bool given = std::any_of(a.fields.begin(), a.fields.end(), [](const auto& field) { return !field.second.empty(); });
+    for (const bench::Layer& layer : bench::benchmarked_layers())
+      if (given && !a.story && layer.name == a.request.layer) a.request.explicit_line = explicit_line(a, layer);
+    const std::string dtype = story_dtype(a);
+    prepare(a);
+    const std::vector<cases::Case> all = a.story ? bench::story_lines(a.request.filter, dtype) : bench::chosen_cases(a.request);
+    CountBar bar(stderr, "case", std::ssize(all));
     if (a.list)
-      for (const cases::Case& c : all) fmt::print("{}\n", without_tags(c.line));
+      for (const cases::Case& c : all) fmt::print("{}\n", bench::without_tags(c.line));
+    else if (a.story)
+      bench::tell_story(a.request, dtype, progress_of(bar));
     else
-      time_cases(a, all);
+      bench::time_cases(a.request, all, progress_of(bar));
   } catch (const std::invalid_argument& error) {
-    wrong(error.what());  // a case line that cannot be timed
+    bench::wrong(error.what());  // a case line that cannot be timed
   }
   return 0;
 }
@@ -201,40 +111,52 @@ int run_bench(BenchArguments a) {
 std::string known_kernel(const std::string& layer, const std::string& kernel) {
   std::vector<std::string> known;
   for (const bench::Layer& of : bench::benchmarked_layers())
-    if (of.name != "gnmt" && (layer.empty() || of.name == layer))
-      for (const std::string& name : kernels(of.name, DeviceKind::cpu)) known.push_back(name);
+    if (bench::has_table(of.name) && (layer.empty() || of.name == layer))
+      for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda})
+        for (const std::string& name : kernels(of.name, kind)) known.push_back(name);
   if (std::find(known.begin(), known.end(), kernel) != known.end()) return {};
   return fmt::format("expected one of {}, got \"{}\"; for example {}", fmt::join(known, ", "), kernel, known.front());
 }
 
+std::string wrong_device(std::string& text) {
+  try {
+    parse_device(text);
+    return {};
+  } catch (const Error&) {
+    return fmt::format("expected cpu or cuda:N, got \"{}\"", text);
+  }
+}
+
 void add_common(CLI::App& app, const std::shared_ptr<BenchArguments>& a) {
-  if (a->layer != "gnmt")
-    app.add_option("--kernel", a->settings.rows,
-                   "Only this row; may be given again. Without it: all that accept, and the reference")
+  bench::Request& r = a->request;
+  if (r.layer.empty() || bench::has_table(r.layer))
+    app.add_option("--kernel", r.settings.rows, "Only this row; may be given again. Without it: all that accept, and the reference")
         ->type_name("NAME")
-        ->check(CLI::Validator([layer = a->layer](std::string& name) { return known_kernel(layer, name); }, ""));
-  app.add_option("--direction", a->direction, "Only forward, backward, forward_backward, run, step, train or evaluate")
+        ->check(CLI::Validator([layer = r.layer](std::string& name) { return known_kernel(layer, name); }, ""));
+  app.add_option("--direction", r.direction, "Only forward, backward, forward_backward, run, step, train, evaluate, ...")
       ->type_name("NAME");
-  app.add_option("--tag", a->tag,
-                 "Built-in cases with this tag: bench, headline (what docs/bench.md compares), users (their shapes)")
+  app.add_option("--tag", r.tag, "Built-in cases with this tag: bench (on a CPU), card (on a card), headline, users (their shapes)")
       ->type_name("TAG")
-      ->check(one_of({"bench", "headline", "users"}));
-  app.add_option("--filter", a->filter, "Only built-in cases whose line holds the text")->type_name("TEXT");
+      ->check(one_of({"bench", "card", "headline", "users"}));
+  app.add_option("--device", a->device, "cpu or cuda:N")->type_name("DEVICE")->check(CLI::Validator(wrong_device, ""));
+  app.add_option("--filter", r.filter, "Only built-in cases whose line holds the text")->type_name("TEXT");
   app.add_flag("--list", a->list, "Show the cases and stop");
-  app.add_option("--threads", a->settings.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
+  app.add_option("--threads", r.settings.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
       ->type_name("N")
       ->check(whole(1, "2", 1024));
-  app.add_option("--seconds", a->timing.seconds, "Time for all rows of a direction; five rounds at least (1)")
+  app.add_option("--seconds", a->seconds, "Time for all rows of a direction; five rounds at least (1; 0.1 on a card)")
       ->type_name("S")
       ->check(number(0, 3600, "1"));
   app.add_option("--rotate", a->rotate, "Take turns on tensors of so many MiB (twice the last cache, 64 to 256)")
       ->type_name("MIB")
       ->check(number(0, 65536, "64"));
-  app.add_option("--seed", a->settings.seed, "Seed of the inputs (1)")->type_name("N")->check(whole(0, "1", 9e15));
-  if (a->layer.empty() || a->layer == "linear" || a->layer == "recurrent")
-    app.add_flag("--peers", a->settings.peers, "Time oneDNN's own linear layer and LSTM too, in the same process");
-  app.add_option("--out", a->out, "Write a line of JSON for each row into this file")->type_name("FILE");
-  app.add_flag("--json", a->json, "Print lines of JSON in place of the table");
+  app.add_option("--seed", r.settings.seed, "Seed of the inputs (1)")->type_name("N")->check(whole(0, "1", 9e15));
+  app.add_flag("--graphs", r.settings.graphs, "On a card each row once more, captured into a graph");
+  if (r.layer.empty() || r.layer == "linear" || r.layer == "recurrent")
+    app.add_flag("--peers", r.settings.peers,
+                 "Time oneDNN's own linear layer and LSTM too, on a card cuBLASLt and each cuDNN algorithm, in the same process");
+  app.add_option("--out", r.out, "Write a line of JSON for each row into this file")->type_name("FILE");
+  app.add_flag("--json", r.json, "Print lines of JSON in place of the table");
 }
 
 /// What is wrong with the value of an option, where that can be said without the problem.
@@ -250,8 +172,7 @@ std::string wrong_option(std::string_view option, const std::string& value) {
 
 void add_layer(CLI::App& bench_app, const bench::Layer& layer, int& status) {
   const auto a = std::make_shared<BenchArguments>();
-  a->layer = layer.name;
-  a->rotate = default_rotation();
+  a->request.layer = layer.name;
   const bool model = layer.name == "gnmt";
   CLI::App& app =
       *bench_app.add_subcommand(std::string(layer.name), model ? "Time a training step of the translation model"
@@ -269,6 +190,10 @@ void add_layer(CLI::App& bench_app, const bench::Layer& layer, int& status) {
         ->check(CLI::Validator([option](std::string& value) { return wrong_option(option, value); }, ""));
   app.footer(example);
   add_common(app, a);
+  if (layer.name == "attention") {
+    app.add_flag("--story", a->story,
+                 "Scores in memory, FlashAttention and FlashAttention-2 on a card, over lengths and head sizes, with ratios");
+  }
   app.callback([a, &status] { status = run_bench(*a); });
 }
 
@@ -312,7 +237,6 @@ void add_bench(CLI::App& tool, int& status) {
   app.require_subcommand(1);
   for (const bench::Layer& layer : bench::benchmarked_layers()) add_layer(app, layer, status);
   const auto all = std::make_shared<BenchArguments>();
-  all->rotate = default_rotation();
   CLI::App& every = *app.add_subcommand("all", "Time the built-in cases of all layers");
   every.footer("everglow bench all --out rows.jsonl");
   add_common(every, all);

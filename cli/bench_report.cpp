@@ -3,16 +3,14 @@
 
 #include "cli/bench_records.hpp"
 #include "cli/svg.hpp"
+#include "cli/written_file.hpp"
 
 #include <everglow/error.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <set>
 #include <tuple>
@@ -200,9 +198,7 @@ void write_report(const std::vector<std::string>& files, const std::string& html
       "<p>Rows of a problem were timed in turn within one run; compare them with one another and not across runs. A star marks the "
       "row that a plan takes by itself.</p>\n<h2>Beside the peers</h2>" +
       standings(groups) + "\n<h2>Roofline</h2>" + rooflines(groups) + problems(groups);
-  std::ofstream out(html);
-  out << page_html("everglow bench", "everglow bench", body) << std::flush;
-  if (!out) throw Error(ErrorCode::io, "bench.report", fmt::format("--html: cannot write \"{}\": {}", html, std::strerror(errno)));
+  write_file("bench.report", "--html", html, page_html("everglow bench", "everglow bench", body));
 }
 
 }  // namespace everglow::cli

@@ -33,7 +33,7 @@ struct CheckArguments {
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> out;
   const std::string highest = DeviceDescription(Device::cpu()).isa;
-  for (const char* isa : {"portable", "avx2", "avx512", "amx"}) {
+  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"}) {
     out.emplace_back(isa);
     if (highest == isa) break;
   }
@@ -208,6 +208,13 @@ Written by `everglow check --support` from the kernel tables and the case lists 
   Parentheses: the row takes it, but no case of the list has both.
 - What no other row takes, the reference does, and `explain()` says so. f64 is for the reference alone. `onednn.linear` takes f16 and
   bf16 where its version has products of them for the CPU at hand, which this table leaves out.
+- In 16 bits the rows `cpu.*` add up in f32, as gates, probabilities and cell states are f32, and round a result once. f16 is converted to
+  f32 where it is read, by the CPU's own instructions where it has F16C: f16 arithmetic of AVX-512 would add up in f16. bf16 is
+  widened to f32 there, or, with the instruction set `avx512_bf16`, two operands of bf16 are multiplied as they are, in pairs: the
+  three products of linear layers, x and h of recurrent layers with the weights, and q k and do v of attention where the head
+  dimension is even and queries are not few. Subnormal numbers then count as zero in these products. What the definition keeps in f32
+  stays so: gradients inside a recurrent layer, what a projection reads, probabilities and their gradients. `explain()` says how a
+  row multiplies.
 )",
              asked_support().markdown());
 }

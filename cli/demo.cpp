@@ -156,7 +156,12 @@ void add_demo(CLI::App& tool, int& status) {
   app.add_option("--threads", options->plan.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
       ->type_name("N")
       ->check(whole(1, "2", 1024));
-  app.callback([&status, options, out] { status = demo(*options, *out); });
+  const auto device = std::make_shared<std::string>("cpu");
+  app.add_option("--device", *device, "cpu, or cuda:N where CUDA is built and a card is there (cpu)")->type_name("DEVICE");
+  app.callback([&status, options, out, device] {
+    options->device = parse_device(*device);
+    status = demo(*options, *out);
+  });
 }
 
 }  // namespace everglow::cli

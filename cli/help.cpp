@@ -85,15 +85,15 @@ std::string wrong_count(const CLI::App& command, const std::string& message) {
 
 std::string what_is_wrong(const CLI::App& tool, const CLI::App& command, const CLI::ParseError& error) {
   std::vector<std::string> surplus = command.remaining();
-  if (!command.get_subcommands(nullptr).empty()) {
+  // What is there and unknown says more than what is missing.
+  const bool unknown =
+      dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr || dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (unknown && !command.get_subcommands(nullptr).empty()) {
     const std::string given = surplus.empty() ? "none" : '"' + surplus.front() + '"';
     return fmt::format("expected a command ({}), got {}", fmt::join(command_names(command), ", "), given);
   }
   if (surplus.empty()) surplus = tool.remaining();
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) return wrong_count(command, error.what());
-  // What is there and unknown says more than what is missing.
-  const bool unknown =
-      dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr || dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (!unknown || surplus.empty()) return error.what();
   if (surplus.front().starts_with('-'))
     return fmt::format("{}: no such option; expected {}", surplus.front(), fmt::join(option_names(command), ", "));

@@ -7,11 +7,11 @@
 #include "cli/plan_table.hpp"
 #include "cli/probe.hpp"
 #include "cli/stopwatch.hpp"
+#include "cli/written_file.hpp"
 
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <map>
 
 namespace everglow::cli {
@@ -153,7 +153,7 @@ Json row_json(const Row& row) {
 
 /// As the benchmark's records, with the prediction.
 void write_rows(const std::string& file, const std::vector<Problem>& problems, const ProbeResult& probe) {
-  std::ofstream out(file);
+  std::string lines;
   for (const Problem& problem : problems)
     for (const Row& row : problem.rows) {
       bench::Record record{.op = row.layer, .line = row.line, .direction = row.pass, .kernel = row.kernel, .dtype = row.dtype};
@@ -163,10 +163,9 @@ void write_rows(const std::string& file, const std::vector<Problem>& problems, c
       for (const char* unknown : {"warmup", "samples_us", "flops", "bytes", "ref", "ratio"}) line.erase(unknown);
       line["predicted_us"] = std::round(1000 * row.predicted_us) / 1000;
       line["error"] = std::round(10'000 * row.error()) / 10'000;
-      out << line.dump() << '\n';
+      lines += line.dump() + '\n';
     }
-  out.close();
-  if (!out) throw Error(ErrorCode::io, "plan", fmt::format("--out: writing \"{}\" failed", file));
+  write_file("plan", "--out", file, lines);
 }
 
 Json self_test_json(const std::vector<Problem>& problems, const ProbeResult& probe) {

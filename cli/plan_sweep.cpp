@@ -2,12 +2,12 @@
 #include "cli/plan_sweep.hpp"
 
 #include "cli/plan_table.hpp"
+#include "cli/written_file.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <stdexcept>
 
 namespace everglow::cli {
@@ -194,12 +194,7 @@ Json sweep_json(const Sweep& sweep, const PlanRequest& request) {
 }
 
 void print_sweep(const Sweep& sweep, const PlanRequest& request) {
-  if (!request.html.empty()) {
-    std::ofstream out(request.html);
-    out << sweep_html(sweep);
-    out.close();
-    if (!out) throw Error(ErrorCode::io, "html", fmt::format("{}: could not be written", request.html));
-  }
+  if (!request.html.empty()) write_file("plan", "--html", request.html, sweep_html(sweep));
   if (request.json())
     fmt::print("{}\n", sweep_json(sweep, request).dump(2));
   else

@@ -184,7 +184,8 @@ std::string explanation_text(const std::string& title, const Explanation& e) {
   out += fmt::format("kernel            {}\n",
                      e.kernel.empty() ? "none of ours; what a vendor's library does is predicted" : e.kernel);
   for (const ExplanationRow& row : e.rows)
-    out += fmt::format("  {:<26}  {}\n", row.name, wrapped(row.taken ? "taken" : row.reason, 30));
+    out += fmt::format("  {:<26}  {}\n", row.name,
+                       wrapped(row.taken ? "taken" + (row.reason.empty() ? "" : ": " + row.reason) : row.reason, 30));
   out += fmt::format("time              {} predicted, floor {} ({} of it)\n", time_text(e.time_us), time_text(e.floor_us),
                      percent(e.time_us > 0 ? e.floor_us / e.time_us : 1));
   if (!e.gemms.empty()) out += products_text(e.gemms) + misaligned_text(e.gemms, e.alignment_needed);

@@ -1,9 +1,9 @@
 // The kept figures of this CPU: one file of JSON, which counts as long as CPU, instruction set, threads and version are the same.
 #include "bench/record.hpp"
 #include "cli/probe.hpp"
+#include "cli/written_file.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
@@ -98,18 +98,9 @@ void write_probe(const ProbeResult& result) {
   Json json = key_of(result.threads), figures;
   for (const auto& [name, value] : named_figures(result.figures)) figures[name] = value;
   json["figures"] = std::move(figures);
-  std::filesystem::path part = file;
-  part += fmt::format(".{}", getpid());
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
-  std::ofstream out(part);
-  out << json.dump(1) << '\n';
-  out.close();
-  if (out) std::filesystem::rename(part, file, error);
-  if (!out || error) {
-    std::filesystem::remove(part, error);
-    throw Error(ErrorCode::io, "probe", fmt::format("{}: could not be written", file.string()));
-  }
+  write_file("probe", "XDG_CACHE_HOME", file.string(), json.dump(1) + '\n');
 }
 
 std::optional<DeviceFigures> kept_figures(int threads) {

@@ -40,9 +40,10 @@ std::string bar_line(const gnmt::Progress& p, int columns) {
 }
 
 std::string plain_line(const gnmt::Progress& p) {
-  return fmt::format("epoch {} step {} ({:.0f} %): loss {:.3f}, {} tok/s, padding {:.0f} %, norm {:.2f}, rate {:.2g}, {} left",
+  const std::string scale = p.loss_scale > 0 ? fmt::format("loss scale {:.0f}, {} skipped, ", p.loss_scale, p.skipped) : "";
+  return fmt::format("epoch {} step {} ({:.0f} %): loss {:.3f}, {} tok/s, padding {:.0f} %, norm {:.2f}, rate {:.2g}, {}{} left",
                      p.epoch, p.step, 100 * p.part, p.loss, grouped(std::llround(p.tokens_per_second)), 100 * p.padding,
-                     p.gradient_norm, p.learning_rate, clock_text(p.seconds_left));
+                     p.gradient_norm, p.learning_rate, scale, clock_text(p.seconds_left));
 }
 
 std::string validation_line(const gnmt::Progress& p) {

@@ -113,8 +113,8 @@ void check_sources(const TrainArguments& a) {
   if (!a.corpus.empty() && (!a.valid.empty() || !a.test.empty()))
     throw invalid("expected no --valid and no --test with --corpus, which brings its own, got one");
   const DType precision = parse_dtype(a.precision);
-  if (precision != DType::f32)
-    throw invalid(fmt::format("--precision: expected f32, the one type that training has, got {}", a.precision));
+  if (precision != DType::f32 && precision != DType::f16 && precision != DType::bf16)
+    throw invalid(fmt::format("--precision: expected f32, f16 or bf16, got {}", a.precision));
   if (a.options.out.empty()) throw invalid("--out: expected a folder, got an empty name; for example --out model");
 }
 
@@ -173,6 +173,7 @@ int train(const CLI::App& app, TrainArguments a) {
   if (!a.corpus.empty()) suit_numbers(app, o);
   if (o.steps == 0 && o.epochs == 0 && o.minutes == 0) o.minutes = a.corpus.empty() ? 20 : 2;
   o.device = parse_device(a.device);
+  o.precision = parse_dtype(a.precision);
   const gnmt::TrainData data = prepare(a);
   print_begin(data, o.out);
   ProgressPrinter printer(stdout);
@@ -200,8 +201,11 @@ void add_train(CLI::App& tool, int& status) {
   app.add_option("--threads", arguments->options.plan.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
       ->type_name("N")
       ->check(whole(1, "2", 1024));
-  app.add_option("--device", arguments->device, "cpu (or cuda, cuda:N where CUDA is built)")->type_name("DEVICE");
-  app.add_option("--precision", arguments->precision, "Type of weights and activations: f32")->type_name("TYPE");
+  app.add_option("--device", arguments->device, "cpu, or cuda:N where CUDA is built and a card is there (cpu)")
+      ->type_name("DEVICE");
+  app.add_option("--precision", arguments->precision,
+                 "Type of activations and of the weights that layers read: f32, f16 or bf16 (f32); the optimiser keeps f32 ones")
+      ->type_name("TYPE");
   app.callback([&app, &status, arguments] { status = train(app, *arguments); });
 }
 

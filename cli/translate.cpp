@@ -137,16 +137,20 @@ void add_translate(CLI::App& tool, int& status) {
       ->type_name("N")
       ->check(whole(0, "100", 1'000'000))
       ->capture_default_str();
-  app.add_option("--batch-tokens", a->search.batch_tokens, "Source pieces times beam that are decoded together")
+  app.add_option("--batch-tokens", a->search.batch_tokens, "Source pieces times beam that are decoded together; on a card 20000")
       ->type_name("N")
       ->check(whole(1, "2000", 100'000'000))
       ->capture_default_str();
-  app.add_option("--device", a->device, "cpu")->type_name("NAME")->capture_default_str();
+  app.add_option("--device", a->device, "cpu, or cuda:N where CUDA is built and a card is there")
+      ->type_name("NAME")
+      ->capture_default_str();
   app.add_option("--threads", a->plan.threads, "CPU threads; by default EVERGLOW_THREADS, else all cores")
       ->type_name("N")
       ->check(whole(1, "2", 1024));
   app.footer("echo \"forty-two\" | everglow translate --model numbers");
-  app.callback([a, &status] {
+  app.callback([a, &app, &status] {
+    // What fills the caches of a processor does not fill a card.
+    if (app.count("--batch-tokens") == 0 && parse_device(a->device).kind == DeviceKind::cuda) a->search.batch_tokens = 20'000;
     translate(*a);
     status = 0;
   });

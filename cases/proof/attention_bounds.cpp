@@ -1,5 +1,6 @@
 // Bounds on the error of an attention run in f32 arithmetic, to first order in the unit roundoff u, from the magnitudes of the
-// case itself: nothing here is fitted to what a kernel gives.
+// case itself: nothing here is fitted to what a kernel gives. Products of bf16 in pairs are sums of exact products in another
+// order.
 #include "cases/proof/attention_problem.hpp"
 
 #include <algorithm>
@@ -171,7 +172,8 @@ AttentionResults attention_bounds(const AttentionDescription& description, const
       for (std::int64_t h = 0; h < d.heads; ++h)
         for (std::int64_t i = 0; i < s.queries; ++i) query.accumulate(out, b, h, i);
   }
-  // The result's own rounding, one per cent for the terms of second order, and what underflows in an exponential.
+  // The result's own rounding, one per cent for the terms of second order, and what underflows in an exponential or counts as zero
+  // in a product of pairs: D + 1 numbers below 2^-126 beside factors of a few units.
   const auto finish = [&](Values& bound, const Values& value, double roundoff) {
     const double least = roundoff > 0 ? least_rounding(d.dtype) : 0;
     for (std::size_t i = 0; i < bound.size(); ++i)

@@ -17,6 +17,12 @@ double stored(DType dtype, double value) {
   return unit_roundoff(dtype) * std::max(std::fabs(value), dtype == DType::f16 ? 0x1p-14 : 0.0);
 }
 
+/// What sums of k products of bf16 may lose where subnormal numbers count as zero: less than 2^-126 for each of both operands,
+/// times the other, which is at most 2 (x; weights, dy and slopes less), and for each sum, bias and what is added to included.
+double flushed(DType dtype, std::int64_t k) {
+  return dtype == DType::bf16 ? static_cast<double>(k + 2) * (2 + 2 + 1) * 0x1p-126 : 0;
+}
+
 TensorView bytes_of(const Scratch& memory) { return {memory.data(), DType::u8, {static_cast<std::int64_t>(memory.bytes())}}; }
 
 bool narrow(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
@@ -32,6 +38,8 @@ struct Magnitudes {
 };
 
 /// Errors, with u the unit roundoff of f32 (f64 for f64) and s that of the storage type:
+/// - Products of bf16 are exact in f32, so that sums of pairs, in whichever order an instruction takes them, have the bound of any
+///   sum, and `flushed`.
 /// - The activations are Lipschitz with constant 1.13 and are computed within 16 u of (|z| + |y|) (argument, exponential, division
 ///   and the two products, each a few u): error of y <= 1.13 · error of z + 16 u (|z| + |y|) + s |y|. A row may compute y from z as
 ///   it is stored.
@@ -117,7 +125,8 @@ class LinearProof final : public Proof {
     const std::vector<double> z = exact_.preactivation.values(), y = exact_.y.values();
     std::vector<double> z_bound, y_bound;
     for (std::size_t i = 0; i < z.size(); ++i) {
-      const double error = sum_error(d.inputs + 1, roundoff()) * magnitudes_.forward[i] + stored(d.dtype, z[i]);
+      const double error =
+          sum_error(d.inputs + 1, roundoff()) * magnitudes_.forward[i] + flushed(d.dtype, d.inputs) + stored(d.dtype, z[i]);
       z_bound.push_back(error);
       y_bound.push_back(1.13 * error + 16 * roundoff() * (std::fabs(z[i]) + std::fabs(y[i])) + stored(d.dtype, y[i]));
     }
@@ -141,7 +150,8 @@ class LinearProof final : public Proof {
       const std::vector<double> values = expected.values();
       for (std::size_t i = 0; i < sums.size(); ++i) {
         const double before = accumulate && name != "dx" ? 4 : 0;  // one more term of at most this size
-        bound.push_back((sum_error(k + 1, roundoff()) + slope) * (sums[i] + before) + stored(actual.view().dtype, values[i]));
+        bound.push_back((sum_error(k + 1, roundoff()) + slope) * (sums[i] + before) + flushed(d.dtype, k) +
+                        stored(actual.view().dtype, values[i]));
       }
       out.push_back(finding("backward", name, actual.values(), values, bound));
     };

@@ -103,7 +103,8 @@ AdamStep placed(Placement& place, const AdamStep& t) {
           .rate = place(t.rate),
           .scale = place(t.scale),
           .norm = place(t.norm),
-          .overflow = place(t.overflow)};
+          .overflow = place(t.overflow),
+          .scaler = place(t.scaler)};
 }
 AttentionForward placed(Placement& place, const AttentionForward& tensors) {
   AttentionForward t = tensors;

@@ -71,6 +71,17 @@ class EVERGLOW_API LinearPlan {
   /// process while it is among the 256 that were used last. Nothing happens where the row has no products of oneDNN: on a GPU a
   /// plain run makes what later ones use. Throws as a run does where the sizes or the device are not the plan's.
   void prepare(const LinearSizes& sizes) const;
+  /// Runs forward, or backward, and measures on the way: of each product that cuBLASLt makes, every algorithm that its heuristic
+  /// names runs some times on the tensors that are given, and where one is clearly faster than the first, runs take it from then
+  /// on, and explain() of plans made later names it. Choices hold for the same sizes, strides, types, epilogue and alignment. They
+  /// are kept by device, compute capability and library version in the file that EVERGLOW_TUNED names, else in
+  /// $XDG_CACHE_HOME/everglow/tuned.txt or ~/.cache/everglow/tuned.txt (none where the variable is empty), which a process reads
+  /// when it first multiplies; lines that are damaged do not count. How many products were measured: those that were before are
+  /// not, and elsewhere than in cuBLASLt's rows none are. The stream is waited for, so no graph may be under capture; what
+  /// accumulates is added to many times. Throws as the run does, and Error(io) where the file cannot be written; the choices hold
+  /// in the process then all the same.
+  int tune(const LinearForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
+  int tune(const LinearBackward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
   void forward(const LinearForward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
   void backward(const LinearBackward& tensors, const Workspace& workspace, const Stream& stream = {}) const;
 

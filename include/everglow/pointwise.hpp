@@ -15,7 +15,7 @@ enum class Pointwise : std::uint8_t { copy, add, multiply, scale, fill, dropout,
 
 struct PointwiseDescription {
   Pointwise operation = Pointwise::copy;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  ///< of y and what is read: f32, f16, bf16 or f64, computed in f32 (f64 for f64) and rounded once
   Activation activation = Activation::none;
   float factor = 1;
   /// Probability of dropping. Element i of the run's tensor in logical order uses word i mod 4 of Philox4x32-10 with key
@@ -23,10 +23,10 @@ struct PointwiseDescription {
   float dropout = 0;
 };
 struct PointwiseSizes {
-  std::int64_t elements = 0;
+  std::int64_t elements = 0;  ///< most that y of a run has
 };
 struct PointwiseRun {
-  ConstTensorView a{};                                 // any shape and strides
+  ConstTensorView a{};                                 // any shape and strides; for copy of any of the four dtypes
   ConstTensorView b{};                                 // as a
   TensorView y{};                                      // as a; may be a or b
   std::uint64_t dropout_seed = 0, dropout_offset = 0;  // 0 for an operation other than dropout

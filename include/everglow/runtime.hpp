@@ -6,6 +6,7 @@
 #include <everglow/tensor.hpp>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +20,32 @@ struct Stream {
   Device device{};
   void* handle = nullptr;
   EVERGLOW_API void synchronize() const;  ///< waits until all work given to the stream is done
+};
+
+/// A stream that lives as long as this object and its copies. On a card it is one of its own, which may be captured, and which is
+/// in order with the card's default stream; on the CPU it is the CPU's.
+class EVERGLOW_API OwnedStream {
+ public:
+  explicit OwnedStream(Device device);
+  const Stream& stream() const noexcept { return stream_; }
+
+ private:
+  std::shared_ptr<void> state_;
+  Stream stream_;
+};
+
+/// Work of a stream that a card was told once and is given again as a whole (a CUDA graph).
+class EVERGLOW_API Graph {
+ public:
+  Graph() = default;  ///< holds nothing
+  /// What `work` gives to the stream, recorded without being run. The stream is not a card's default one. The addresses that the
+  /// work reads and writes must stay. Throws Error(unsupported) for a CPU, and what `work` throws.
+  static Graph capture(const Stream& stream, const std::function<void()>& work);
+  bool given() const noexcept { return state_ != nullptr; }
+  void launch(const Stream& stream) const;  ///< runs the work after what the stream was given before
+
+ private:
+  std::shared_ptr<void> state_;
 };
 
 /// A point in a stream; `wait` lets another stream (or the host) wait for it.
@@ -39,6 +66,8 @@ class EVERGLOW_API Buffer {
  public:
   Buffer() = default;
   Buffer(std::size_t bytes, Device device);
+  /// Memory of the host that `device` copies from and to while the host goes on (page-locked); device() is the CPU.
+  static Buffer on_host(std::size_t bytes, Device device);
   void* data() const noexcept { return memory_.get(); }
   std::size_t bytes() const noexcept { return bytes_; }
   Device device() const noexcept { return device_; }
@@ -69,7 +98,7 @@ struct EVERGLOW_API DeviceDescription {
   Device device;
   bool present = true;      ///< false: plans explain, runs throw
   int cores = 1;            ///< CPU: hardware threads this process may use
-  std::string isa;          ///< CPU: "portable", "avx2", "avx512" or "amx", after EVERGLOW_ISA
+  std::string isa;          ///< CPU: "portable", "avx2", "avx512" or "avx512_bf16", after EVERGLOW_ISA
   DeviceFigures figures{};  ///< what predictions are made of; a caller may bring its own
   DeviceDescription(Device device);
   /// A device by name without having it: "cpu", "cuda:0", or one of device_names(). Throws for an unknown name and lists these.

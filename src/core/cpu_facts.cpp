@@ -54,14 +54,6 @@ bool has_amx_bf16() {
 #endif
 }
 
-bool has_avx512_bf16() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
-
 }  // namespace
 
 const SystemFacts& system_facts() {
@@ -69,8 +61,7 @@ const SystemFacts& system_facts() {
                                  .l1_bytes = cache_bytes(1, _SC_LEVEL1_DCACHE_SIZE),
                                  .l2_bytes = cache_bytes(2, _SC_LEVEL2_CACHE_SIZE),
                                  .l3_bytes = cache_bytes(3, _SC_LEVEL3_CACHE_SIZE),
-                                 .amx_bf16 = has_amx_bf16(),
-                                 .avx512_bf16 = has_avx512_bf16()};
+                                 .amx_bf16 = has_amx_bf16()};
   return facts;
 }
 

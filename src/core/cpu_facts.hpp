@@ -8,7 +8,7 @@ namespace everglow {
 struct SystemFacts {
   double clock_ghz = 0;  // 0: unknown
   std::int64_t l1_bytes = 0, l2_bytes = 0, l3_bytes = 0;
-  bool amx_bf16 = false, avx512_bf16 = false;
+  bool amx_bf16 = false;
 };
 const SystemFacts& system_facts();
 

@@ -17,7 +17,7 @@
 
 namespace everglow {
 
-/// What a row says of a query.
+/// What a row says of a query: why it declines, or, where it is taken, how it computes.
 struct Verdict {
   bool accepted = true;
   std::string reason;
@@ -110,7 +110,7 @@ Explanation explain_choice(std::string_view layer, const Choice<Row>& choice, co
   out.rows = choice.rows;
   if (query.options.math == Math::tf32 && query.device.device.kind == DeviceKind::cpu)
     for (ExplanationRow& row : out.rows)
-      if (row.taken) row.reason = "math = tf32 is ieee on a CPU";
+      if (row.taken) row.reason += text(row.reason.empty() ? "" : "; ", "math = tf32 is ieee on a CPU");
   return out;
 }
 

@@ -18,6 +18,8 @@ std::string_view name(Isa isa) noexcept {
       return "avx2";
     case Isa::avx512:
       return "avx512";
+    case Isa::avx512_bf16:
+      return "avx512_bf16";
   }
   return "unknown";
 }
@@ -26,7 +28,7 @@ Isa best_isa() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    return Isa::avx512;
+    return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
 #endif
   return Isa::portable;
@@ -35,11 +37,12 @@ Isa best_isa() {
 Isa parse_isa(std::string_view wish, std::string_view where) {
   if (wish == "portable") return Isa::portable;
   if (wish == "avx2") return Isa::avx2;
-  if (wish == "avx512" || wish == "amx") return Isa::avx512;
+  if (wish == "avx512") return Isa::avx512;
+  if (wish == "avx512_bf16" || wish == "amx") return Isa::avx512_bf16;
   const bool variable = where == "EVERGLOW_ISA";
   throw Error(ErrorCode::invalid_argument, where,
-              text(variable ? "" : "isa: ", "expected portable, avx2, avx512 or amx (for example ", variable ? "EVERGLOW_ISA=" : "",
-                   "avx2), got \"", wish, '"'));
+              text(variable ? "" : "isa: ", "expected portable, avx2, avx512, avx512_bf16 or amx (for example ",
+                   variable ? "EVERGLOW_ISA=" : "", "avx2), got \"", wish, '"'));
 }
 
 Isa chosen_isa() {

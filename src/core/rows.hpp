@@ -7,6 +7,8 @@
 #include "core/arena.hpp"
 #include "core/dispatch.hpp"
 
+#include <functional>
+
 namespace everglow {
 
 using LinearQuery = Query<LinearDescription, LinearSizes>;
@@ -19,6 +21,7 @@ struct LinearRow {
   void (*pack)(const LinearQuery&, const ConstTensorView& weight, void* packed, const Stream&) = nullptr;
   void (*prepare)(const LinearQuery&, const LinearSizes&) = nullptr;  // null: runs have nothing to make
   void (*explain)(const LinearQuery&, Explanation&) = nullptr;        // adds what the row alone knows; null: nothing
+  int (*tune)(const std::function<void()>& run) = nullptr;  // run's products are measured: how many were; null: nothing to choose
 };
 
 using RecurrentQuery = Query<RecurrentDescription, RecurrentSizes>;

@@ -9,6 +9,39 @@ namespace everglow {
 
 void Stream::synchronize() const { runtime_of(device.kind).synchronize(*this); }
 
+OwnedStream::OwnedStream(Device device) : stream_{device} {
+  const auto& runtime = runtime_of(device.kind);
+  if (runtime.create_stream == nullptr) return;
+  state_ = std::shared_ptr<void>(runtime.create_stream(device.index), runtime.destroy_stream);
+  stream_.handle = state_.get();
+}
+
+Graph Graph::capture(const Stream& stream, const std::function<void()>& work) {
+  const auto& runtime = runtime_of(stream.device.kind);
+  require(runtime.begin_capture != nullptr, ErrorCode::unsupported, "graph.capture", "stream: expected one of a card, got one of ",
+          to_string(stream.device));
+  require(stream.handle != nullptr, ErrorCode::invalid_argument, "graph.capture",
+          "stream: expected one of its own (OwnedStream), got the default stream of ", to_string(stream.device));
+  runtime.begin_capture(stream);
+  try {
+    work();
+  } catch (...) {
+    runtime.end_capture(stream, false);
+    throw;
+  }
+  Graph graph;
+  graph.state_ = std::shared_ptr<void>(runtime.end_capture(stream, true), runtime.destroy_graph);
+  return graph;
+}
+
+void Graph::launch(const Stream& stream) const {
+  require(given(), ErrorCode::invalid_argument, "graph.launch", "expected a captured graph, got none");
+  const auto& runtime = runtime_of(stream.device.kind);
+  require(runtime.launch_graph != nullptr, ErrorCode::type_mismatch, "graph.launch", "stream: expected one of a card, got one of ",
+          to_string(stream.device));
+  runtime.launch_graph(state_.get(), stream);
+}
+
 Event::Event(Device device) : device_(device) {
   const auto& runtime = runtime_of(device.kind);
   state_ = std::shared_ptr<void>(runtime.create_event(device.index), runtime.destroy_event);
@@ -26,6 +59,17 @@ Buffer::Buffer(std::size_t bytes, Device device) : bytes_(bytes), device_(device
   void* memory = runtime.allocate(std::max<std::size_t>(bytes, 1), device.index);
   require(memory != nullptr, ErrorCode::out_of_memory, "buffer", "expected ", bytes, " bytes on ", to_string(device), ", got none");
   memory_ = std::shared_ptr<void>(memory, [&runtime, device](void* p) { runtime.release(p, device.index); });
+}
+
+Buffer Buffer::on_host(std::size_t bytes, Device device) {
+  const auto& runtime = runtime_of(device.kind);
+  if (runtime.allocate_on_host == nullptr) return {bytes, Device::cpu()};
+  void* memory = runtime.allocate_on_host(std::max<std::size_t>(bytes, 1), device.index);
+  require(memory != nullptr, ErrorCode::out_of_memory, "buffer", "expected ", bytes, " page-locked bytes of the host, got none");
+  Buffer out;
+  out.bytes_ = bytes;
+  out.memory_ = std::shared_ptr<void>(memory, [&runtime, device](void* p) { runtime.release_on_host(p, device.index); });
+  return out;
 }
 
 void copy(const TensorView& to, const ConstTensorView& from, const Stream& stream) {

@@ -18,9 +18,19 @@ struct DeviceRuntime {
   void (*destroy_event)(void* event) = nullptr;
   void (*record_event)(void* event, const Stream& stream) = nullptr;
   void (*wait_event)(void* event, const Stream* stream) = nullptr;  // null stream: the host waits
-  int (*cores)() = nullptr;                                         // processors that this process may use; null: not a CPU
-  DeviceFigures (*figures)(int index) = nullptr;                    // of a card; capability 0 where there is none of this index
-  std::vector<BackendStatus> (*libraries)() = nullptr;              // what it opens at run time; null: nothing
+  // Of a card alone; null elsewhere.
+  void* (*allocate_on_host)(std::size_t bytes, int index) = nullptr;  // null where there is no memory
+  void (*release_on_host)(void* memory, int index) = nullptr;
+  void* (*create_stream)(int index) = nullptr;
+  void (*destroy_stream)(void* stream) = nullptr;
+  void (*begin_capture)(const Stream& stream) = nullptr;
+  void* (*end_capture)(const Stream& stream, bool keep) = nullptr;  // a graph; null where it is not kept
+  void (*launch_graph)(void* graph, const Stream& stream) = nullptr;
+  void (*destroy_graph)(void* graph) = nullptr;
+
+  int (*cores)() = nullptr;                             // processors that this process may use; null: not a CPU
+  DeviceFigures (*figures)(int index) = nullptr;        // of a card; capability 0 where there is none of this index
+  std::vector<BackendStatus> (*libraries)() = nullptr;  // what it opens at run time; null: nothing
 };
 
 extern const DeviceRuntime cpu_runtime;

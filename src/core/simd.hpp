@@ -114,6 +114,20 @@ inline void store_part(Short* p, vfloat value, int n) {
   for (int i = 0; i < n; ++i) p[i] = buffer[i];
 }
 
+#if defined(__AVX512BF16__)
+// Words: two bf16 of consecutive k, the first in the lower half. The two products are added to a sum one after the other, each sum
+// rounded to nearest even; which comes first is not said. Subnormal operands and sums count as zero, whatever the thread's modes.
+using vuint_unaligned = std::uint32_t __attribute__((vector_size(4 * EVERGLOW_LANES), aligned(2), may_alias));
+inline vuint load_words(const void* p) { return *static_cast<const vuint_unaligned*>(p); }
+inline vfloat dot_words(vfloat sum, vuint a, vuint b) {
+  // The types of the compiler's own function for it change from GCC 12 to 13.
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
+inline vfloat first_of_words(vuint words) { return reinterpret_cast<vfloat>(words << 16); }
+inline vfloat second_of_words(vuint words) { return reinterpret_cast<vfloat>(words & 0xffff0000U); }
+#endif
+
 inline vfloat vmax(vfloat a, vfloat b) { return a > b ? a : b; }  // b where either is NaN
 inline vfloat vmin(vfloat a, vfloat b) { return a < b ? a : b; }
 

@@ -2,6 +2,7 @@
 // and one fused update. Blocks of all tensors are numbered through, so that many small tensors keep the threads as busy as a large
 // one.
 #include "cpu/isa/adam.hpp"
+#include "core/loss_scaler.hpp"
 #include "core/mutant.hpp"
 #include "core/parallel.hpp"
 #include "core/storage.hpp"
@@ -64,6 +65,21 @@ AdamFactors factors_of(const AdamDescription& d, double rate, double gradient, s
           .decay = static_cast<float>(rate * d.weight_decay)};
 }
 
+double loss_scale_of(const AdamStep& t) {
+  if (t.scaler.given()) return f32_of(t.scaler);
+  return t.scale.given() && !mutant("adam.loss_scale_kept") ? static_cast<double>(f32_of(t.scale)) : 1.0;
+}
+
+/// The rate of this step. The scaler's state goes on.
+double scaled_step(const AdamQuery& q, const AdamStep& t, bool overflow) {
+  if (!t.scaler.given()) return f32_of(t.rate);
+  auto* const state = static_cast<float*>(t.scaler.data);
+  const std::int64_t entry = static_cast<std::int64_t>(state[2]) % t.rate.elements();
+  const LossScaler next = after_step({state[0], state[1], state[2]}, overflow, q.description.scale_interval);
+  state[0] = next.scale, state[1] = next.good, state[2] = next.skipped;
+  return static_cast<const float*>(t.rate.data)[entry];
+}
+
 void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&) {
   const AdamDescription& d = q.description;
   Arena arena(workspace);
@@ -72,7 +88,8 @@ void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&)
   for (std::size_t i = 0; i < t.tensors.size(); ++i)
     s.starts[i + 1] = s.starts[i] + (t.tensors[i].parameter.elements() + block - 1) / block;
   const auto& kernels = select(q.isa, portable::adam_kernels, avx2::adam_kernels, avx512::adam_kernels);
-  double gradient = 1 / (t.scale.given() && !mutant("adam.loss_scale_kept") ? static_cast<double>(f32_of(t.scale)) : 1.0);
+  double gradient = 1 / loss_scale_of(t);
+  bool overflow = false;
 
   if (d.clip > 0 || t.norm.given() || t.overflow.given()) {
     for_blocks(q, t, s, [&](const AdamTensor& tensor, std::int64_t begin, std::int64_t end, std::int64_t number) {
@@ -82,15 +99,16 @@ void step(const AdamQuery& q, const AdamStep& t, void* workspace, const Stream&)
     double sum = 0;
     for (std::int64_t i = 0; i < s.starts[t.tensors.size()]; ++i) sum += s.sums[i];
     const double norm = std::sqrt(sum) * std::fabs(gradient);
-    const bool overflow = t.overflow.given() && !std::isfinite(norm);
+    overflow = t.overflow.given() && !std::isfinite(norm);
     if (t.norm.given()) *static_cast<float*>(t.norm.data) = static_cast<float>(norm);
     if (t.overflow.given()) *static_cast<std::int32_t*>(t.overflow.data) = overflow ? 1 : 0;
-    if (overflow) return;
     if (d.clip > 0 && norm > d.clip && !mutant("adam.no_clipping")) gradient *= d.clip / norm;
   }
 
+  const double rate = scaled_step(q, t, overflow);
+  if (overflow) return;
   const std::int64_t steps = ++*static_cast<std::int64_t*>(t.step.data);
-  const AdamFactors factors = factors_of(d, f32_of(t.rate), gradient, steps);
+  const AdamFactors factors = factors_of(d, rate, gradient, steps);
   for_blocks(q, t, s, [&](const AdamTensor& tensor, std::int64_t begin, std::int64_t end, std::int64_t) {
     float room[block];
     float* const parameter = static_cast<float*>(tensor.parameter.data) + begin;

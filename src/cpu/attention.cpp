@@ -4,6 +4,7 @@
 #include "core/mutant.hpp"
 #include "cpu/attention_support.hpp"
 #include "cpu/rows.hpp"
+#include "gemm/gemm.hpp"
 
 #include <cmath>
 #include <limits>
@@ -168,7 +169,9 @@ Verdict accepts(const AttentionQuery& q) {
   if (q.description.dtype == DType::f64) return decline("f64 is served by the reference alone");
   if (q.sizes.keys > limit) return decline("expected at most ", limit, " keys, got ", q.sizes.keys);
   if (q.sizes.queries > limit) return decline("expected at most ", limit, " queries, got ", q.sizes.queries);
-  return accept();
+  if (q.description.dtype == DType::bf16 && multiplies_bf16(q.isa))
+    return {true, "q·k and do·v of bf16 multiplied as they are, in pairs; probabilities and their gradients in f32"};
+  return {true, std::string(how_multiplied(q.isa, q.description.dtype))};
 }
 
 }  // namespace

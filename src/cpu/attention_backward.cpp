@@ -7,7 +7,8 @@ namespace everglow::cpu {
 namespace {
 
 const AttentionBackwardKernels& backward_kernels(Isa isa) {
-  return select(isa, portable::attention_backward_kernels, avx2::attention_backward_kernels, avx512::attention_backward_kernels);
+  return select(isa, portable::attention_backward_kernels, avx2::attention_backward_kernels, avx512::attention_backward_kernels,
+                avx512_bf16::attention_backward_kernels);
 }
 
 /// Into how many runs the keys of a head are cut on the way back. It fixes the order of the sums in dq: with `deterministic` it

@@ -17,7 +17,8 @@ void attention_flash2_backward(const AttentionQuery& query, const AttentionBackw
 std::size_t attention_flash2_backward_bytes(const AttentionQuery& query);
 
 inline const AttentionForwardKernels& forward_kernels(Isa isa) {
-  return select(isa, portable::attention_forward_kernels, avx2::attention_forward_kernels, avx512::attention_forward_kernels);
+  return select(isa, portable::attention_forward_kernels, avx2::attention_forward_kernels, avx512::attention_forward_kernels,
+                avx512_bf16::attention_forward_kernels);
 }
 inline std::int64_t divided_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 inline std::int64_t rounded_up(std::int64_t n, std::int64_t to) { return divided_up(n, to) * to; }
@@ -57,7 +58,8 @@ inline bool are_small(const AttentionQuery& query, const AttentionGrid& grid) {
          d.value_dim % kernels.lanes == 0 && d.softcap == 0 && d.dropout == 0 && !d.alibi && !d.bias;
 }
 inline const AttentionSmallKernels& small_kernels(Isa isa) {
-  return select(isa, portable::attention_small_kernels, avx2::attention_small_kernels, avx512::attention_small_kernels);
+  return select(isa, portable::attention_small_kernels, avx2::attention_small_kernels, avx512::attention_small_kernels,
+                avx512_bf16::attention_small_kernels);
 }
 
 struct ThreadScratch {

@@ -65,7 +65,8 @@ void set_c(Gemm& g, const TensorView& view) {
   g.c = view.data, g.c_type = view.dtype, g.ldc = view.stride(0), g.step_c = view.size(1) == 1 ? 1 : view.stride(1);
 }
 
-/// The scratch of a run, and its size from the same code. dy · act'(z) is f32, unless oneDNN is to multiply it with 16 bits.
+/// The scratch of a run, and its size from the same code. dy · act'(z) is f32, unless it is to be multiplied with 16 bits: by
+/// oneDNN, or in pairs of bf16.
 struct Scratch {
   TensorView dz;          // [batch, outputs], rows on cache lines; not given where it is dy
   float* sums = nullptr;  // [parts, outputs]
@@ -74,7 +75,8 @@ struct Scratch {
     Arena arena(workspace);
     const auto& d = q.description;
     if (d.training && d.activation != Activation::none) {
-      const DType dtype = library ? d.dtype : DType::f32;
+      const bool narrow = library || (d.dtype == DType::bf16 && multiplies_bf16(q.isa));
+      const DType dtype = narrow ? d.dtype : DType::f32;
       const std::int64_t line = Arena::alignment / bytes_of(dtype), ld = (d.outputs + line - 1) / line * line;
       dz = TensorView(arena.take<std::byte>(batch * ld * bytes_of(dtype)), dtype, {batch, d.outputs});
       dz.strides[0] = ld;
@@ -246,6 +248,12 @@ void prepare(const LinearQuery& q, const LinearSizes& sizes) {
 
 Verdict accepts_dtype(const LinearQuery& q) { return accept_storage(q.description.dtype); }
 
+Verdict accepts_own(const LinearQuery& q) {
+  Verdict verdict = accepts_dtype(q);
+  if (verdict.accepted) verdict.reason = how_multiplied(q.isa, q.description.dtype);
+  return verdict;
+}
+
 Verdict accepts_onednn(const LinearQuery& q) {
   if (!has_onednn()) return decline("oneDNN is not built");
   if (q.options.deterministic) return decline("deterministic: the order of oneDNN's sums is not fixed");
@@ -272,6 +280,6 @@ constexpr LinearRow row_of(std::string_view name, Verdict (*accepts)(const Linea
 }  // namespace
 
 const LinearRow linear_onednn = row_of<true>("onednn.linear", accepts_onednn);
-const LinearRow linear = row_of<false>("cpu.linear", accepts_dtype);
+const LinearRow linear = row_of<false>("cpu.linear", accepts_own);
 
 }  // namespace everglow::cpu

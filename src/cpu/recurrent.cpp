@@ -7,6 +7,7 @@
 #include "cpu/isa/pointwise.hpp"
 #include "cpu/recurrent_layout.hpp"
 #include "cpu/rows.hpp"
+#include "gemm/gemm.hpp"
 
 #include <algorithm>
 
@@ -14,7 +15,11 @@ namespace everglow::cpu {
 namespace {
 
 Verdict accepts(const RecurrentQuery& q) {
-  return q.description.dtype == DType::f64 ? decline("f64 is served by the reference alone") : accept();
+  Verdict verdict = accept_storage(q.description.dtype);
+  if (verdict.accepted) verdict.reason = how_multiplied(q.isa, q.description.dtype);
+  if (verdict.accepted && q.description.dtype == DType::bf16 && multiplies_bf16(q.isa))
+    verdict.reason = "x, h and weights of bf16 multiplied as they are, in pairs; widened where they meet f32";
+  return verdict;
 }
 
 Footprint footprint(const RecurrentQuery& q) {

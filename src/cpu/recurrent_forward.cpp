@@ -302,6 +302,7 @@ struct ForwardLoop {
                         .k = s.outputs,
                         .n = s.direct(),
                         .a = h(parity, p, p.first_row),
+                        .a_is_bf16 = s.dtype == DType::bf16,  // h, for the next step as y has it
                         .lda = s.state(),
                         .packed = weights.forward[p.direction],
                         .packed_type = s.dtype,

@@ -4,11 +4,17 @@
 #include "core/check.hpp"
 #include "gemm/cublaslt_library.hpp"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <tuple>
+#include <type_traits>
+#include <vector>
 
 namespace everglow::cublaslt {
 namespace {
@@ -62,14 +68,30 @@ cublasLtHandle_t handle_of(int card) {
   return handle;
 }
 
+/// Gives back what the library made, whoever throws.
+struct Destroy {
+  void operator()(cublasLtMatmulDesc_t made) const { library().desc_destroy(made); }
+  void operator()(cublasLtMatrixLayout_t made) const { library().layout_destroy(made); }
+  void operator()(cublasLtMatmulPreference_t made) const { library().preference_destroy(made); }
+};
+template <class Handle>
+using Held = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+
+Held<cublasLtMatrixLayout_t> layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t ld) {
+  cublasLtMatrixLayout_t out = nullptr;
+  check(library().layout_create(&out, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), ld), "layout");
+  return Held<cublasLtMatrixLayout_t>(out);
+}
+
 /// The descriptions of one call.
 class Call {
  public:
   Call(const Form& form, const Operands& operands) {
-    const Library& lib = library();
     const cudaDataType_t in = type_of(form.in), out = type_of(form.out);
     const bool tf32 = form.in == DType::f32 && form.math == Math::tf32;
-    check(lib.desc_create(&description, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
+    cublasLtMatmulDesc_t made = nullptr;
+    check(library().desc_create(&made, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
+    description_.reset(made);
     set(CUBLASLT_MATMUL_DESC_TRANSA, form.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, form.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(form.epilogue));
@@ -82,32 +104,22 @@ class Call {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, form.ld_aux);
       if (form.out != DType::f32) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, out);
     }
-    a = layout(in, form.transpose_a ? form.k : form.m, form.transpose_a ? form.m : form.k, form.lda);
-    b = layout(in, form.transpose_b ? form.n : form.k, form.transpose_b ? form.k : form.n, form.ldb);
-    d = layout(out, form.m, form.n, form.ldd);
+    a_ = layout(in, form.transpose_a ? form.k : form.m, form.transpose_a ? form.m : form.k, form.lda);
+    b_ = layout(in, form.transpose_b ? form.n : form.k, form.transpose_b ? form.k : form.n, form.ldb);
+    d_ = layout(out, form.m, form.n, form.ldd);
   }
-  ~Call() {
-    const Library& lib = library();
-    for (const cublasLtMatrixLayout_t one : {a, b, d})
-      if (one != nullptr) lib.layout_destroy(one);
-    if (description != nullptr) lib.desc_destroy(description);
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
-  cublasLtMatmulDesc_t description = nullptr;
-  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  cublasLtMatmulDesc_t description() const { return description_.get(); }
+  cublasLtMatrixLayout_t a() const { return a_.get(); }
+  cublasLtMatrixLayout_t b() const { return b_.get(); }
+  cublasLtMatrixLayout_t d() const { return d_.get(); }
 
  private:
   template <class Value>
   void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-    check(library().desc_set(description, attribute, &value, sizeof value), "attribute");
+    check(library().desc_set(description_.get(), attribute, &value, sizeof value), "attribute");
   }
-  static cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t ld) {
-    cublasLtMatrixLayout_t out = nullptr;
-    check(library().layout_create(&out, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), ld), "layout");
-    return out;
-  }
+  Held<cublasLtMatmulDesc_t> description_;
+  Held<cublasLtMatrixLayout_t> a_, b_, d_;
 };
 
 /// Powers of two that divide the addresses, at most 256.
@@ -120,50 +132,218 @@ std::uint32_t alignment_of(const void* address) {
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-using Chosen = std::optional<cublasLtMatmulAlgo_t>;
+/// What a choice is for.
+struct Product {
+  int card;
+  Form form;
+  Alignments alignments;
+  friend auto operator<=>(const Product&, const Product&) = default;
+};
 
-Chosen ask(int card, const Form& form, const Call& call, const Alignments& alignments) {
+/// The heuristic's candidates, `most` at most, its first choice first.
+std::vector<cublasLtMatmulAlgo_t> candidates(const Product& product, const Call& call, int most) {
   const Library& lib = library();
-  cublasLtMatmulPreference_t preference = nullptr;
-  check(lib.preference_create(&preference), "preference");
+  cublasLtMatmulPreference_t made = nullptr;
+  check(lib.preference_create(&made), "preference");
+  const Held<cublasLtMatmulPreference_t> preference(made);
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check(lib.preference_set(preference, attribute, &value, sizeof value), "preference");
+    check(lib.preference_set(preference.get(), attribute, &value, sizeof value), "preference");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
   // Neither in the type of D nor inside D: parts of a split k are added in f32.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.a);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.b);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.d);
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.d);
-  cublasLtMatmulHeuristicResult_t result{};
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, product.alignments.a);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, product.alignments.b);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, product.alignments.d);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.alignments.d);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
   int found = 0;
-  const cublasStatus_t status =
-      lib.heuristic(handle_of(card), call.description, call.a, call.b, call.d, call.d, preference, 1, &result, &found);
-  lib.preference_destroy(preference);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
-      (status == CUBLAS_STATUS_SUCCESS && found == 0))
-    return {};
+  const cublasStatus_t status = lib.heuristic(handle_of(product.card), call.description(), call.a(), call.b(), call.d(), call.d(),
+                                              preference.get(), most, results.data(), &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
+  const Form& form = product.form;
   check(status, text("choice of an algorithm for ", form.m, " x ", form.n, " x ", form.k));
-  return result.algo;
+  std::vector<cublasLtMatmulAlgo_t> out;
+  for (int i = 0; i < found; ++i)
+    if (results[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+      out.push_back(results[static_cast<std::size_t>(i)].algo);
+  return out;
 }
 
-/// Asked once for each form, alignment and card. Past a bound all are forgotten: a program with that many forms pays for the
-/// heuristic again, some 50 us each.
-Chosen choice_of(int card, const Form& form, const Call& call, const Alignments& alignments) {
-  constexpr std::size_t most = 4096;
+/// A card as the file of choices names it: its name and compute capability.
+std::string name_of(int card) {
+  cudaDeviceProp properties{};
+  const cudaError_t fault = cudaGetDeviceProperties(&properties, card);
+  require(fault == cudaSuccess, ErrorCode::device, where, "name of the card: expected no fault, got ", cudaGetErrorString(fault));
+  return text(properties.name, ", ", properties.major, '.', properties.minor);
+}
+
+std::string key_of(const Product& p) {
   static std::mutex lock;
-  static std::map<std::tuple<int, Form, Alignments>, Chosen> known;
-  const std::tuple key(card, form, alignments);
+  static std::map<int, std::string> names;
+  std::string name;
   {
     const std::lock_guard guard(lock);
-    if (const auto found = known.find(key); found != known.end()) return found->second;
+    std::string& known = names[p.card];
+    if (known.empty()) known = name_of(p.card);
+    name = known;
   }
-  const Chosen chosen = ask(card, form, call, alignments);
-  const std::lock_guard guard(lock);
-  if (known.size() >= most) known.clear();
-  known.emplace(key, chosen);
-  return chosen;
+  const Form& f = p.form;
+  const Alignments& a = p.alignments;
+  return text(name, ", ", library().version, ", m=", f.m, " n=", f.n, " k=", f.k, " transposed=", f.transpose_a, f.transpose_b,
+              " rows=", f.lda, '/', f.ldb, '/', f.ldd, '/', f.ld_aux, " in=", everglow::name(f.in), " out=", everglow::name(f.out),
+              " math=", static_cast<int>(f.math), " epilogue=", static_cast<int>(f.epilogue), " accumulate=", f.accumulate,
+              " alignment=", a.a, '/', a.b, '/', a.d, '/', a.bias);
+}
+
+struct Chosen {
+  std::optional<cublasLtMatmulAlgo_t> algorithm;
+  bool measured = false;
+};
+
+/// All choices of the process. Past a bound those for products are forgotten: a program with that many pays for the heuristic
+/// again, some 50 us each.
+class Choices {
+ public:
+  Chosen of(const Product& product, const Call& call) {
+    {
+      const std::lock_guard guard(lock_);
+      if (const auto found = known_.find(product); found != known_.end()) return found->second;
+    }
+    const Chosen chosen = choose(product, call);
+    set(product, chosen);
+    return chosen;
+  }
+  void set(const Product& product, const Chosen& chosen) {
+    constexpr std::size_t most = 4096;
+    const std::lock_guard guard(lock_);
+    if (known_.size() >= most) known_.clear();
+    known_.insert_or_assign(product, chosen);
+  }
+  void remember(const std::string& key, const tuned::Choice& choice) {
+    const std::lock_guard guard(lock_);
+    load();
+    measured_->insert_or_assign(key, choice);
+  }
+  void forget() {
+    const std::lock_guard guard(lock_);
+    known_.clear(), measured_.reset();
+  }
+
+ private:
+  /// With the lock.
+  void load() {
+    if (!measured_) measured_ = tuned::read(tuned::file());
+  }
+  Chosen choose(const Product& product, const Call& call) {
+    const Library& lib = library();
+    bool any = false;
+    {
+      const std::lock_guard guard(lock_);
+      load();
+      any = !measured_->empty();
+    }
+    if (any) {
+      const std::string key = key_of(product);
+      const std::lock_guard guard(lock_);
+      if (const auto found = measured_->find(key); found != measured_->end()) {
+        const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(found->second.words);
+        cublasLtMatmulHeuristicResult_t result{};
+        if (lib.algorithm_check(handle_of(product.card), call.description(), call.a(), call.b(), call.d(), call.d(), &algorithm,
+                                &result) == CUBLAS_STATUS_SUCCESS &&
+            result.workspaceSize <= workspace_bytes)
+          return {algorithm, true};
+      }
+    }
+    const std::vector<cublasLtMatmulAlgo_t> first = candidates(product, call, 1);
+    return {first.empty() ? std::nullopt : std::optional(first.front()), false};
+  }
+
+  std::mutex lock_;
+  std::map<Product, Chosen> known_;
+  std::optional<tuned::Choices> measured_;  // none: not read yet
+};
+
+Choices& choices() {
+  static Choices all;
+  return all;
+}
+
+thread_local Tuning* tuning = nullptr;
+
+/// One product with where it runs.
+struct Run {
+  const Product& product;
+  const Call& call;
+  const Operands& operands;
+  void* workspace;
+  cudaStream_t stream;
+
+  cublasStatus_t operator()(const cublasLtMatmulAlgo_t& algorithm) const {
+    const float alpha = 1, beta = product.form.accumulate ? 1 : 0;
+    return library().matmul(handle_of(product.card), call.description(), &alpha, operands.a, call.a(), operands.b, call.b(), &beta,
+                            operands.d, call.d(), operands.d, call.d(), &algorithm, workspace, workspace_bytes, stream);
+  }
+};
+
+class Clock {
+ public:
+  explicit Clock(cudaStream_t stream) : stream_(stream) {
+    need(cudaEventCreate(&begin_));
+    if (const cudaError_t fault = cudaEventCreate(&end_); fault != cudaSuccess) cudaEventDestroy(begin_), need(fault);
+  }
+  ~Clock() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+
+  /// Of one run, from several; none where the library refuses it.
+  std::optional<double> time_us(const Run& run, const cublasLtMatmulAlgo_t& algorithm, int times) const {
+    need(cudaEventRecord(begin_, stream_));
+    for (int i = 0; i < times; ++i)
+      if (run(algorithm) != CUBLAS_STATUS_SUCCESS) return {};
+    need(cudaEventRecord(end_, stream_));
+    need(cudaEventSynchronize(end_));
+    float ms = 0;
+    need(cudaEventElapsedTime(&ms, begin_, end_));
+    return 1e3 * static_cast<double>(ms) / times;
+  }
+
+ private:
+  static void need(cudaError_t fault) {
+    require(fault == cudaSuccess, ErrorCode::device, where, "clock of tune: expected no fault, got ", cudaGetErrorString(fault));
+  }
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+/// Rounds over all candidates, so that a card that warms up slows down all of them. The heuristic's choice stays where no other is
+/// clearly faster.
+void measure(const Run& run) {
+  constexpr int most = 16, rounds = 5;
+  constexpr double round_us = 300, clearly = 0.98;
+  std::vector<cublasLtMatmulAlgo_t> all = candidates(run.product, run.call, most);
+  const Clock clock(run.stream);
+  std::erase_if(all, [&](const cublasLtMatmulAlgo_t& one) { return !clock.time_us(run, one, 1); });
+  if (all.empty()) return;
+  const double once = clock.time_us(run, all.front(), 1).value_or(round_us);
+  const int times = std::clamp(static_cast<int>(round_us / std::max(once, 1.0)), 1, 50);
+  std::vector<std::vector<double>> samples(all.size());
+  for (int round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < all.size(); ++i)
+      samples[i].push_back(clock.time_us(run, all[i], times).value_or(std::numeric_limits<double>::infinity()));
+  std::vector<double> medians;
+  for (std::vector<double>& one : samples) {
+    std::nth_element(one.begin(), one.begin() + rounds / 2, one.end());
+    medians.push_back(one[rounds / 2]);
+  }
+  auto best = static_cast<std::size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin());
+  if (medians[best] > clearly * medians[0]) best = 0;
+  static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(tuned::Choice::words), "an algorithm is kept as eight words");
+  const tuned::Choice choice{std::bit_cast<std::array<std::uint64_t, 8>>(all[best]), medians[best], medians[0]};
+  const std::string key = key_of(run.product);
+  choices().set(run.product, {all[best], true});
+  choices().remember(key, choice);
+  tuning->add(key, choice);
 }
 
 std::int64_t config_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t what) {
@@ -183,14 +363,15 @@ bool multiply(int card, const Form& form, const Operands& operands, void* worksp
   const Library& lib = library();
   require(lib.fault.empty(), ErrorCode::unsupported, where, lib.fault);
   const Call call(form, operands);
-  const Alignments alignments{alignment_of(operands.a), alignment_of(operands.b),
-                              std::min(alignment_of(operands.d), alignment_of(operands.aux)), alignment_of(operands.bias)};
-  const Chosen chosen = choice_of(card, form, call, alignments);
-  if (!chosen) return false;
-  const float alpha = 1, beta = form.accumulate ? 1 : 0;
-  check(lib.matmul(handle_of(card), call.description, &alpha, operands.a, call.a, operands.b, call.b, &beta, operands.d, call.d,
-                   operands.d, call.d, &*chosen, workspace, workspace_bytes, static_cast<cudaStream_t>(stream)),
-        "cublasLtMatmul");
+  const Product product{card,
+                        form,
+                        {alignment_of(operands.a), alignment_of(operands.b),
+                         std::min(alignment_of(operands.d), alignment_of(operands.aux)), alignment_of(operands.bias)}};
+  const Run run{product, call, operands, workspace, static_cast<cudaStream_t>(stream)};
+  if (tuning != nullptr && !choices().of(product, call).measured) measure(run);
+  const Chosen chosen = choices().of(product, call);
+  if (!chosen.algorithm) return false;
+  check(run(*chosen.algorithm), "cublasLtMatmul");
   return true;
 }
 
@@ -203,12 +384,27 @@ std::string algorithm_text(int card, const Form& form) {
     operands.bias = somewhere;
   if (form.epilogue == Epilogue::gelu_aux || form.epilogue == Epilogue::gelu_aux_bias) operands.aux = somewhere;
   const Call call(form, operands);
-  const Chosen chosen = choice_of(card, form, call, {});
-  if (!chosen) return {};
-  return text("algorithm ", config_of(*chosen, CUBLASLT_ALGO_CONFIG_ID), ", tile ",
-              config_of(*chosen, CUBLASLT_ALGO_CONFIG_TILE_ID), ", stages ", config_of(*chosen, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-              ", split-k ", std::max<std::int64_t>(config_of(*chosen, CUBLASLT_ALGO_CONFIG_SPLITK_NUM), 1), " (", library().version,
-              ')');
+  const Chosen chosen = choices().of({card, form, {}}, call);
+  if (!chosen.algorithm) return {};
+  const auto config = [&](cublasLtMatmulAlgoConfigAttributes_t what) { return config_of(*chosen.algorithm, what); };
+  return text("algorithm ", config(CUBLASLT_ALGO_CONFIG_ID), ", tile ", config(CUBLASLT_ALGO_CONFIG_TILE_ID), ", stages ",
+              config(CUBLASLT_ALGO_CONFIG_STAGES_ID), ", split-k ",
+              std::max<std::int64_t>(config(CUBLASLT_ALGO_CONFIG_SPLITK_NUM), 1), chosen.measured ? ", measured (" : " (",
+              library().version, ')');
 }
+
+Tuning::Tuning() {
+  require(tuning == nullptr, ErrorCode::invalid_argument, where, "tune: expected one at a time in a thread");
+  tuning = this;
+}
+Tuning::~Tuning() { tuning = nullptr; }
+
+int Tuning::keep() {
+  const std::filesystem::path file = tuned::file();
+  if (!measured_.empty() && !file.empty()) tuned::add(file, measured_);
+  return static_cast<int>(measured_.size());
+}
+
+void forget_choices() { choices().forget(); }
 
 }  // namespace everglow::cublaslt

@@ -4,6 +4,8 @@
 
 #include <everglow/plan.hpp>
 
+#include "gemm/tuned.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -53,11 +55,33 @@ inline constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
 inline constexpr std::int64_t most_size = (std::int64_t{1} << 31) - 1;
 
 /// On a stream (cudaStream_t) of the current card, `card`. False, with nothing started, where cuBLASLt has no algorithm for the
-/// form. The algorithm is chosen once for each form, alignment and card by cuBLASLt's heuristic, and kept.
+/// form. The algorithm is chosen once for each form, alignment and card, and kept: what tuned::file() holds, which a process reads
+/// once, else what cuBLASLt's heuristic names first.
 bool multiply(int card, const Form& form, const Operands& operands, void* workspace, void* stream);
 
-/// What multiply would take for operands on 256 bytes: "algorithm 66, tile 20, stages 36, split-k 1 (cuBLASLt 13.0.2)". Empty where
-/// there is none or the library is missing.
+/// What multiply would take for operands on 256 bytes: "algorithm 66, tile 20, stages 36, split-k 1 (cuBLASLt 13.0.2)", with
+/// ", measured" before the last where it was. Empty where there is none or the library is missing.
 std::string algorithm_text(int card, const Form& form);
+
+/// While one lives, each product of its thread whose algorithm was not measured yet is measured: each of the heuristic's candidates
+/// runs some times, and the fastest is kept for the process. The result of the product is as ever, but what it adds to is added to
+/// many times. The stream is waited for.
+class Tuning {
+ public:
+  Tuning();
+  ~Tuning();
+  Tuning(const Tuning&) = delete;
+  Tuning& operator=(const Tuning&) = delete;
+
+  /// Writes what was measured to tuned::file(), if there is one; how many products that were. Throws Error(io).
+  int keep();
+  void add(const std::string& key, const tuned::Choice& choice) { measured_.insert_or_assign(key, choice); }
+
+ private:
+  tuned::Choices measured_;
+};
+
+/// Forgets all choices of the process, so that the file is read again: as a new process is.
+void forget_choices();
 
 }  // namespace everglow::cublaslt

@@ -36,6 +36,7 @@ Library load() {
   find(out.status_name, "cublasLtGetStatusName");
   find(out.matmul, "cublasLtMatmul");
   find(out.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  find(out.algorithm_check, "cublasLtMatmulAlgoCheck");
   find(out.config, "cublasLtMatmulAlgoConfigGetAttribute");
   find(out.layout_create, "cublasLtMatrixLayoutCreate");
   find(out.layout_destroy, "cublasLtMatrixLayoutDestroy");

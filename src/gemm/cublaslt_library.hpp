@@ -15,6 +15,7 @@ struct Library {
   decltype(&cublasLtGetStatusName) status_name = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmulAlgoCheck) algorithm_check = nullptr;
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) config = nullptr;
   decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
   decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;

@@ -1,6 +1,8 @@
 // Matrix products on a CPU, row-major: C[m, n] = A[m, k] · B[k, n] (+ bias[n]) (+ C). Operands are f32, f16 or bf16 each; sums are
 // f32, and C in 16 bits is rounded once, from the complete sum. The one place that knows GEMM libraries: oneDNN where it may serve,
-// else our own packed micro-kernel, whose order over k does not depend on threads, m or n.
+// else our own packed micro-kernel, whose order over k does not depend on threads, m or n. It widens 16 bits to f32 where it packs
+// or reads them; with avx512_bf16 two operands of bf16 are multiplied in pairs of k as they are: subnormal operands and sums then
+// count as zero.
 #pragma once
 
 #include <everglow/tensor.hpp>
@@ -9,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace everglow {
 
@@ -58,6 +61,10 @@ struct GemmContext {
 };
 
 bool has_onednn();
+/// Whether our micro-kernel multiplies two operands of bf16 as they are.
+bool multiplies_bf16(Isa isa);
+/// How it multiplies operands of a type, for explanations; empty for f32.
+std::string_view how_multiplied(Isa isa, DType dtype);
 /// Whether oneDNN has products of this type for this CPU that are not its reference implementation.
 bool onednn_multiplies(DType dtype);
 /// m, n or k may be 0: k = 0 writes bias or zeros (or leaves C when accumulating). What it needs beside C is not part of a
@@ -87,6 +94,7 @@ struct PackedGemm {
   std::int64_t m = 0, k = 0, n = 0;
   const void* a = nullptr;
   DType a_type = DType::f32;
+  bool a_is_bf16 = false;  // every element of an A of f32 was rounded to bf16
   std::int64_t lda = 0;
   const void* packed = nullptr;
   DType packed_type = DType::f32;

@@ -15,6 +15,7 @@ namespace everglow {
 namespace {
 
 constexpr std::int64_t block_k = 256;                 // a panel of B of this depth is 32 KiB with AVX-512: it stays in L1
+constexpr std::int64_t words_k = 2 * block_k;         // likewise where A and B are words
 constexpr std::int64_t block_rows = 32;               // row panels of a block of A: 448 rows, 448 KiB, in L2
 constexpr std::int64_t block_n = 1024;                // 1 MiB of packed B, in L2
 constexpr std::int64_t beside_n = 512;                // likewise where sums grow beside C: those of 448 rows are 896 KiB
@@ -62,13 +63,27 @@ Stored reading(const StoredOut& m) { return {m.data, m.element, m.stride, m.step
 /// Whether sums may grow in C itself; else they grow in a block of f32 beside it.
 bool grows_in_c(const Gemm& p) { return p.c_type == DType::f32 && p.step_c == 1; }
 
+/// k as packed B has it: whole words.
+std::int64_t panel_depth(const GemmKernels& kernels, std::int64_t k, Element element) {
+  return kernels.words() && element == Element::bf16 ? round_up(k, 2) : k;
+}
+/// Where row l and the first column of a panel of a packed matrix lie.
+struct PackedPlace {
+  std::int64_t k, l, column;
+};
+const std::byte* packed_at(const GemmKernels& kernels, const void* packed, DType dtype, const PackedPlace& at) {
+  const std::int64_t depth = panel_depth(kernels, at.k, element_of(dtype));
+  return static_cast<const std::byte*>(packed) + (at.column * depth + at.l * kernels.panel_columns) * bytes_of(dtype);
+}
+
 class PartProduct {
  public:
   PartProduct(const Gemm& p, const GemmKernels& kernels, const Part& part)
       : p_(p),
         kernels_(kernels),
         part_(part),
-        depth_(std::min(p.k, block_k)),
+        words_(kernels.words() && p.a_type == DType::bf16 && p.b_type == DType::bf16),
+        depth_(std::min(p.k, words_ ? words_k : block_k)),
         rows_(std::min(part.m1 - part.m0, block_rows * kernels.rows)),
         direct_(grows_in_c(p)) {
     const std::int64_t m = part.m1 - part.m0;
@@ -77,8 +92,8 @@ class PartProduct {
     if (keeps_a_ && p.packed_b && m <= kernels.rows) depth_ = p.k;
     const std::int64_t most = keeps_a_ ? finish_columns : direct_ ? block_n : beside_n;
     columns_ = std::min(most, round_up(part.n1 - part.n0, kernels.panel_columns));
-    a_ = thread_scratch(ScratchSlot::a, (keeps_a_ ? m * p.k : rows_ * depth_) + kernels.slack);
-    if (!p.packed_b) b_ = thread_scratch(ScratchSlot::b, columns_ * depth_);
+    a_ = thread_scratch(ScratchSlot::a, (keeps_a_ ? m * floats(p.k) : rows_ * floats(depth_)) + kernels.slack);
+    if (!p.packed_b) b_ = thread_scratch(ScratchSlot::b, columns_ * floats(depth_));
     if (!direct_) c_ = thread_scratch(ScratchSlot::c, rows_ * columns_);
   }
 
@@ -102,16 +117,19 @@ class PartProduct {
  private:
   std::int64_t depth(std::int64_t l) const { return std::min(depth_, p_.k - l); }
   std::int64_t rows(std::int64_t i) const { return std::min(rows_, part_.m1 - i); }
+  /// That k elements of a row take in packed A, or of a column in B packed here.
+  std::int64_t floats(std::int64_t k) const { return words_ ? (k + 1) / 2 : k; }
 
   const float* packed_a(std::int64_t i, std::int64_t l, bool pack) {
-    float* to = keeps_a_ ? a_ + l * (part_.m1 - part_.m0) + (i - part_.m0) * depth(l) : a_;
-    if (pack) kernels_.pack_a(p_.transpose_a, a_at(p_, i, l), rows(i), depth(l), to);
+    float* to = keeps_a_ ? a_ + floats(l) * (part_.m1 - part_.m0) + (i - part_.m0) * floats(depth(l)) : a_;
+    if (pack) (words_ ? kernels_.pack_words : kernels_.pack_a)(p_.transpose_a, a_at(p_, i, l), rows(i), depth(l), to);
     return to;
   }
 
   void packed_b(std::int64_t j0, std::int64_t j1, std::int64_t l) {
     if (p_.packed_b) return;
-    kernels_.pack_b(p_.transpose_b, b_at(p_, l, j0), depth(l), j1 - j0, {.data = b_, .stride = depth(l) * kernels_.panel_columns});
+    kernels_.pack_b(p_.transpose_b, b_at(p_, l, j0), depth(l), j1 - j0,
+                    {.data = b_, .element = element_of_b(), .stride = panel_stride(l)});
   }
 
   /// The bias of a block of columns, where it is not f32 already.
@@ -125,19 +143,25 @@ class PartProduct {
     bias_ = bias_block_.data();
   }
 
+  /// Elements of a packed panel of B.
+  std::int64_t panel_stride(std::int64_t l) const {
+    return panel_depth(kernels_, p_.packed_b ? p_.k : depth(l), element_of_b()) * kernels_.panel_columns;
+  }
+  Element element_of_b() const { return p_.packed_b ? element_of(p_.b_type) : words_ ? Element::bf16 : Element::f32; }
+
   /// The product of rows from i, columns [j, end) and k from l, where B is packed; `values` points at the block's first element.
   void multiply(std::int64_t i, std::int64_t j, std::int64_t columns, std::int64_t l, float* values, std::int64_t stride) {
     const std::int64_t j0 = (j - part_.n0) / columns_ * columns_ + part_.n0;  // where the block of packed columns begins
-    const std::int64_t panel_stride = (p_.packed_b ? p_.k : depth(l)) * kernels_.panel_columns;
-    const void* b = b_ + (j - j0) * depth(l);
-    if (p_.packed_b) b = static_cast<const std::byte*>(p_.b) + (j * p_.k + l * kernels_.panel_columns) * bytes_of(p_.b_type);
+    const void* b = b_ + (j - j0) * floats(depth(l));
+    if (p_.packed_b) b = packed_at(kernels_, p_.b, p_.b_type, {p_.k, l, j});
     kernels_.multiply({.m = rows(i),
                        .n = columns,
                        .k = depth(l),
                        .a = packed_a(i, l, false),
+                       .words = words_,
                        .b = b,
-                       .b_element = p_.packed_b ? element_of(p_.b_type) : Element::f32,
-                       .panel_stride = panel_stride,
+                       .b_element = element_of_b(),
+                       .panel_stride = panel_stride(l),
                        .c = values,
                        .ldc = stride,
                        .bias = l == 0 && bias_ != nullptr ? bias_ + (j - j0) : nullptr,
@@ -181,6 +205,7 @@ class PartProduct {
   const Gemm& p_;
   const GemmKernels& kernels_;
   Part part_;
+  bool words_;
   std::int64_t depth_, rows_, columns_ = 0;
   bool direct_, keeps_a_ = false;
   float* a_ = nullptr;
@@ -254,7 +279,16 @@ float* thread_scratch(ScratchSlot slot, std::int64_t floats) {
   return mine.memory.get();
 }
 
-const GemmKernels& gemm_kernels(Isa isa) { return select(isa, portable::gemm_kernels, avx2::gemm_kernels, avx512::gemm_kernels); }
+const GemmKernels& gemm_kernels(Isa isa) {
+  return select(isa, portable::gemm_kernels, avx2::gemm_kernels, avx512::gemm_kernels, avx512_bf16::gemm_kernels);
+}
+
+bool multiplies_bf16(Isa isa) { return gemm_kernels(isa).words(); }
+
+std::string_view how_multiplied(Isa isa, DType dtype) {
+  if (dtype == DType::bf16) return multiplies_bf16(isa) ? "bf16 multiplied as it is, in pairs" : "bf16 widened to f32";
+  return dtype == DType::f16 ? "f16 converted to f32" : "";
+}
 
 void gemm_own(const Gemm& p, int threads, Isa isa) {
   if (p.m <= 0 || p.n <= 0) return;
@@ -274,7 +308,8 @@ void gemm_own(const Gemm& p, int threads, Isa isa) {
 }
 
 std::size_t packed_matrix_bytes(Isa isa, std::int64_t k, std::int64_t n, DType dtype) {
-  return static_cast<std::size_t>(k * round_up(n, gemm_kernels(isa).panel_columns)) * size_of(dtype);
+  const GemmKernels& kernels = gemm_kernels(isa);
+  return static_cast<std::size_t>(panel_depth(kernels, k, element_of(dtype)) * round_up(n, kernels.panel_columns)) * size_of(dtype);
 }
 
 std::int64_t packed_panel_columns(Isa isa) { return gemm_kernels(isa).panel_columns; }
@@ -282,7 +317,9 @@ std::int64_t packed_panel_columns(Isa isa) { return gemm_kernels(isa).panel_colu
 void pack_matrix(Isa isa, const MatrixToPack& b, void* packed) {
   const GemmKernels& kernels = gemm_kernels(isa);
   kernels.pack_b(b.transpose, {b.data, element_of(b.dtype), b.stride, b.step}, b.k, b.n,
-                 {.data = packed, .element = element_of(b.dtype), .stride = b.k * kernels.panel_columns});
+                 {.data = packed,
+                  .element = element_of(b.dtype),
+                  .stride = panel_depth(kernels, b.k, element_of(b.dtype)) * kernels.panel_columns});
 }
 
 void gemm_packed(Isa isa, const PackedGemm& p) noexcept {
@@ -294,11 +331,12 @@ void gemm_packed(Isa isa, const PackedGemm& p) noexcept {
     return;
   }
   alignas(64) float packed_a[stack_a + most_slack];
-  const auto* b = static_cast<const std::byte*>(p.packed) + p.column_begin * p.k * bytes_of(p.packed_type);
+  const bool words = kernels.words() && p.packed_type == DType::bf16 && (p.a_type == DType::bf16 || p.a_is_bf16);
   const std::int64_t blocks = (p.m + stack_rows - 1) / stack_rows, most_rows = (p.m + blocks - 1) / blocks;
   // One row panel reads B once whatever the depth; with more, a panel of B stays near for all of them, and with several blocks of
   // rows a group of panels stays in L2.
-  const std::int64_t deep = most_rows <= kernels.rows ? stack_a / most_rows : std::min(2 * block_k, stack_a / most_rows);
+  const std::int64_t most_deep = (words ? 2 : 1) * (stack_a / most_rows);
+  const std::int64_t deep = (most_rows <= kernels.rows ? most_deep : std::min(2 * block_k, most_deep)) / 2 * 2;
   const std::int64_t step = most_rows <= kernels.rows ? columns : kernels.panel_columns;
   const std::int64_t group = blocks == 1 ? columns : stack_columns;
   for (std::int64_t g = 0; g < columns; g += group)
@@ -306,17 +344,18 @@ void gemm_packed(Isa isa, const PackedGemm& p) noexcept {
       for (std::int64_t block = 0; block < blocks; ++block) {
         const std::int64_t i0 = p.m * block / blocks, rows = p.m * (block + 1) / blocks - i0;
         const std::int64_t depth = std::min(deep, p.k - l), last = std::min(g + group, columns);
-        kernels.pack_a(false,
-                       {static_cast<const std::byte*>(p.a) + (i0 * p.lda + l) * bytes_of(p.a_type), element_of(p.a_type), p.lda},
-                       rows, depth, packed_a);
+        const auto pack = words ? kernels.pack_words : kernels.pack_a;
+        pack(false, {static_cast<const std::byte*>(p.a) + (i0 * p.lda + l) * bytes_of(p.a_type), element_of(p.a_type), p.lda}, rows,
+             depth, packed_a);
         for (std::int64_t j = g; j < last; j += step)
           kernels.multiply({.m = rows,
                             .n = std::min(step, last - j),
                             .k = depth,
                             .a = packed_a,
-                            .b = b + (j * p.k + l * kernels.panel_columns) * bytes_of(p.packed_type),
+                            .words = words,
+                            .b = packed_at(kernels, p.packed, p.packed_type, {p.k, l, p.column_begin + j}),
                             .b_element = element_of(p.packed_type),
-                            .panel_stride = p.k * kernels.panel_columns,
+                            .panel_stride = panel_depth(kernels, p.k, element_of(p.packed_type)) * kernels.panel_columns,
                             .c = p.c + i0 * p.ldc + p.column_begin + j,
                             .ldc = p.ldc,
                             .load_c = l > 0 || p.accumulate});

@@ -17,6 +17,7 @@ constexpr int format_version = 1;
 constexpr const char* state_key = "everglow";
 constexpr const char* tokenizer_name = "tokenizer.sentencepiece";
 constexpr const char* step_name = "optimizer.step";
+constexpr const char* scaler_name = "optimizer.loss_scaler";  // of f16 alone
 
 std::string moment_name(const char* moment, const std::string& parameter) {
   return fmt::format("optimizer.{}.{}", moment, parameter);
@@ -84,6 +85,7 @@ TrainState state_from(const Json& json) {
   state.training_hash = data.at("training_hash").get<std::uint64_t>();
   const Json& run = json.at("run");
   state.step = whole(run, "step", 0, largest_count);
+  if (run.contains("skipped")) state.skipped = whole(run, "skipped", 0, largest_count);
   state.epoch = whole(run, "epoch", 0, largest_count);
   state.position = whole(run, "position", 0, largest_count);
   state.tokens = whole(run, "tokens", 0, largest_count);
@@ -97,6 +99,7 @@ TrainState state_from(const Json& json) {
   const Json& build = json.at("computed_by");
   state.version = build.at("version").get<std::string>();
   state.isa = build.at("isa").get<std::string>();
+  if (build.contains("device")) state.device = build.at("device").get<std::string>();
   state.threads = static_cast<int>(whole(build, "threads", 0, largest_size));
   state.kernels = build.at("kernels").get<std::vector<std::pair<std::string, std::string>>>();
   return state;
@@ -105,7 +108,7 @@ TrainState state_from(const Json& json) {
 }  // namespace
 
 std::string to_json(const TrainState& state) {
-  const Json json = {
+  Json json = {
       {"format", format_version},
       {"model", model_json(state.model)},
       {"data",
@@ -124,6 +127,8 @@ std::string to_json(const TrainState& state) {
         {"validated_step", state.validated_step}}},
       {"best", {{"step", state.best_step}, {"bleu", state.best_bleu}, {"exact", state.best_exact}, {"loss", state.best_loss}}},
       {"computed_by", {{"version", state.version}, {"isa", state.isa}, {"threads", state.threads}, {"kernels", state.kernels}}}};
+  if (state.skipped > 0) json["run"]["skipped"] = state.skipped;
+  if (!state.device.empty()) json["computed_by"]["device"] = state.device;
   return json.dump();
 }
 
@@ -143,12 +148,21 @@ TrainState state_from_json(const std::string& json, const std::string& file) {
 
 void save_checkpoint(const std::string& file, const Model& model, const Tokenizer& tokenizer, const TrainState& state) {
   std::vector<NamedTensor> tensors;
+  std::vector<Buffer> copies;  // of what lies on a card
+  const auto add = [&](std::string name, const TensorView& view) {
+    if (view.device == Device::cpu()) return tensors.push_back({std::move(name), view});
+    copies.emplace_back(static_cast<std::size_t>(view.elements()) * size_of(view.dtype), Device::cpu());
+    const TensorView here(copies.back().data(), view.dtype, std::span(view.shape.data(), static_cast<std::size_t>(view.rank)));
+    copy(here, view);
+    tensors.push_back({std::move(name), here});
+  };
   for (const Parameter& p : model.parameters()) {
-    tensors.push_back({p.name, p.value});
-    tensors.push_back({moment_name("m", p.name), p.m});
-    tensors.push_back({moment_name("v", p.name), p.v});
+    add(p.name, p.value);
+    add(moment_name("m", p.name), p.m);
+    add(moment_name("v", p.name), p.v);
   }
-  tensors.push_back({step_name, model.optimizer_step()});
+  add(step_name, model.optimizer_step());
+  if (model.description().dtype == DType::f16) add(scaler_name, model.loss_scaler());
   const std::string& bytes = tokenizer.model();
   tensors.push_back({tokenizer_name, ConstTensorView(bytes.data(), DType::u8, {static_cast<std::int64_t>(bytes.size())})});
   save_safetensors(file, tensors, {{state_key, to_json(state)}});
@@ -166,10 +180,11 @@ Checkpoint::Checkpoint(std::string file) : name_(std::move(file)), file_(name_) 
 void Checkpoint::check_sizes() const {
   const ModelDescription& model = state_.model;
   const std::int64_t H = model.hidden;
-  checked("embedding.weight", ConstTensorView(nullptr, model.dtype, {model.vocabulary, H}));
+  const DType dtype = master_type(model.dtype);
+  checked("embedding.weight", ConstTensorView(nullptr, dtype, {model.vocabulary, H}));
   for (std::int64_t l = 0; l < model.layers; ++l)  // ends at the first layer that the file does not have
     for (const char* side : {"encoder", "decoder"})
-      checked(fmt::format("{}.{}.weight_hh", side, l), ConstTensorView(nullptr, model.dtype, {4 * H, H}));
+      checked(fmt::format("{}.{}.weight_hh", side, l), ConstTensorView(nullptr, dtype, {4 * H, H}));
 }
 
 ConstTensorView Checkpoint::checked(const std::string& name, const ConstTensorView& like) const {
@@ -197,13 +212,15 @@ Tokenizer Checkpoint::tokenizer() const {
   return tokenizer;
 }
 
-void Checkpoint::restore(const Model& model) const {
+void Checkpoint::restore(Model& model) const {
   for (const Parameter& p : model.parameters()) {
     copy(p.value, checked(p.name, p.value));
     copy(p.m, checked(moment_name("m", p.name), p.m));
     copy(p.v, checked(moment_name("v", p.name), p.v));
   }
   copy(model.optimizer_step(), checked(step_name, model.optimizer_step()));
+  if (model.description().dtype == DType::f16) copy(model.loss_scaler(), checked(scaler_name, model.loss_scaler()));
+  model.weights_changed();
 }
 
 }  // namespace everglow::gnmt

@@ -24,7 +24,8 @@ struct TrainState {
   std::uint64_t training_hash = 0;
 
   // Where the run stands.
-  std::int64_t step = 0;
+  std::int64_t step = 0;      // without the skipped ones
+  std::int64_t skipped = 0;   // steps whose gradient was not finite
   std::int64_t epoch = 0;     // whole epochs done
   std::int64_t position = 0;  // batches done in the epoch that is running
   std::int64_t tokens = 0;    // source + target tokens trained on
@@ -35,7 +36,7 @@ struct TrainState {
   double best_bleu = 0, best_exact = 0, best_loss = 0;
 
   // What computed it, for people.
-  std::string version, isa;
+  std::string version, isa, device;
   int threads = 0;
   std::vector<std::pair<std::string, std::string>> kernels;  // layer, kernel
 };
@@ -54,8 +55,8 @@ class Checkpoint {
   explicit Checkpoint(std::string file);
   const TrainState& state() const { return state_; }
   Tokenizer tokenizer() const;
-  /// Copies weights, moments and Adam's counter into a model of the same description.
-  void restore(const Model& model) const;
+  /// Copies weights, moments, Adam's counter and the loss scale into a model of the same description, on any device.
+  void restore(Model& model) const;
 
  private:
   void check_sizes() const;

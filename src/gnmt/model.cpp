@@ -10,9 +10,6 @@
 namespace everglow::gnmt {
 namespace {
 
-/// Passes kept; one costs some kilobytes and takes microseconds to make, so a bound on their number costs nothing.
-constexpr std::size_t most_passes = 64;
-
 void require(bool condition, std::string_view where, const std::string& what) {
   if (!condition) throw Error(ErrorCode::invalid_argument, where, what);
 }
@@ -29,8 +26,8 @@ const ModelDescription& check_description(const ModelDescription& d) {
   require(d.dropout >= 0 && d.dropout < 1, where, "dropout: expected 0 or more and less than 1, got " + std::to_string(d.dropout));
   require(d.label_smoothing >= 0 && d.label_smoothing < 1, where,
           "label_smoothing: expected 0 or more and less than 1, got " + std::to_string(d.label_smoothing));
-  if (d.dtype != DType::f32 && d.dtype != DType::f64)
-    throw Error(ErrorCode::unsupported, where, "dtype: expected f32 or f64, got " + std::string(name(d.dtype)));
+  if (d.dtype != DType::f32 && d.dtype != DType::f16 && d.dtype != DType::bf16 && d.dtype != DType::f64)
+    throw Error(ErrorCode::unsupported, where, "dtype: expected f32, f16, bf16 or f64, got " + std::string(name(d.dtype)));
   return d;
 }
 
@@ -47,39 +44,34 @@ void check_batch(std::string_view where, const Batch& batch, bool targets) {
   side("targets", batch.rows * batch.target_steps, batch.targets.size());
 }
 
+namespace {
+
+const ModelDescription& check_on(const ModelDescription& d, Device device) {
+  if (d.dtype == DType::f64 && device.kind != DeviceKind::cpu)
+    throw Error(ErrorCode::unsupported, "gnmt.model", "dtype: expected f32, f16 or bf16 on " + to_string(device) + ", got f64");
+  return check_description(d);
+}
+
+Setting with_masters(const Setting& setting, const Parameters& parameters) {
+  Setting out = setting;
+  out.model.dtype = master_type(setting.model.dtype);
+  out.parameters = &parameters.masters;
+  return out;
+}
+
+}  // namespace
+
 Model::Impl::Impl(const ModelDescription& description, Device device, const PlanOptions& options)
-    : parameters(check_description(description), device),
-      setting{description, DeviceDescription(device), options, Stream{device}, &parameters},
-      block(device) {}
-
-Pass& Model::Impl::pass(const PassShape& shape) {
-  auto found = std::find_if(passes.begin(), passes.end(), [&](const Pass& pass) { return pass.shape == shape; });
-  if (found == passes.end()) {
-    passes.emplace_front(setting, shape);
-    if (passes.size() > most_passes) passes.pop_back();
-  } else {
-    passes.splice(passes.begin(), passes, found);
-  }
-  passes.front().place(block, setting.device.device);
-  return passes.front();
-}
-
-Pass& Model::Impl::forward(const Batch& batch, const PassShape& shape, std::uint64_t key) {
-  Pass& pass = this->pass(shape);
-  pass.elementwise.key = key;
-  upload(pass.encoder.source, batch.source.data(), setting.stream);
-  upload(pass.encoder.lengths, batch.source_lengths.data(), setting.stream);
-  pass.encoder.forward(pass.elementwise);
-  if (!pass.decoder) return pass;
-  upload(pass.decoder->input, batch.decoder_input.data(), setting.stream);
-  upload(pass.decoder->targets, batch.targets.data(), setting.stream);
-  pass.decoder->forward(pass.elementwise, pass.encoder);
-  return pass;
-}
-
-LossSum Model::Impl::read_loss(const Pass& pass) const {
-  return {.loss = download(pass.decoder->loss_sum, setting.stream)[0],
-          .tokens = std::llround(download(pass.decoder->count, setting.stream)[0])};
+    : own(device),
+      parameters(check_on(description, device), device),
+      setting{description, DeviceDescription(device), options, own.stream(), &parameters.weights, &parameters.scalars},
+      decoding(with_masters(setting, parameters)),
+      block(device),
+      inputs(device),
+      rates(device) {
+  if (parameters.copies.given())
+    narrow.emplace(PointwiseDescription{.operation = Pointwise::copy, .dtype = description.dtype},
+                   PointwiseSizes{parameters.values.elements()}, setting.device, options);
 }
 
 Model::Model(const ModelDescription& description, Device device, const PlanOptions& options)
@@ -89,55 +81,36 @@ Model::Model(Model&&) noexcept = default;
 
 const ModelDescription& Model::description() const { return impl_->setting.model; }
 std::span<const Parameter> Model::parameters() const { return impl_->parameters.list; }
-TensorView Model::optimizer_step() const { return impl_->parameters.step; }
-void Model::initialise(std::uint64_t seed) { impl_->parameters.initialise(seed, impl_->setting.stream); }
-std::vector<LayerChoice> Model::choices() const { return impl_->choices; }
+TensorView Model::optimizer_step() const { return impl_->parameters.scalars.step; }
+TensorView Model::loss_scaler() const { return impl_->parameters.scalars.scaler; }
+
+void Model::initialise(std::uint64_t seed) {
+  impl_->parameters.initialise(seed, impl_->setting.stream);
+  weights_changed();
+}
+
+void Model::weights_changed() {
+  const Impl& m = *impl_;
+  if (m.narrow) m.narrow->run({.a = m.parameters.values, .y = m.parameters.copies}, {}, m.setting.stream);
+  impl_->read_skipped();
+}
+
+std::vector<LayerChoice> Model::choices() const { return impl_->trained ? impl_->find(*impl_->trained).choices() : impl_->choices; }
 
 LossSum Model::forward_backward(const Batch& batch, std::uint64_t seed, std::uint64_t step) {
   check_batch("gnmt.forward_backward", batch, true);
-  const PassShape shape{batch.source_steps, batch.target_steps, batch.rows, true, true};
-  Pass& pass = impl_->forward(batch, shape, mixed(seed ^ mixed(step)));
-  pass.decoder->backward(pass.elementwise, pass.encoder);
-  pass.encoder.backward(pass.elementwise);
-  impl_->choices = pass.choices();
-  return impl_->read_loss(pass);
+  const PassShape shape = impl_->shape_of({batch.rows, batch.source_steps, batch.target_steps}, true);
+  const Pass& pass = impl_->forward(batch, shape, mixed(seed ^ mixed(step)));
+  Impl::run_backward(pass);
+  impl_->trained = shape;
+  return impl_->read_loss();
 }
 
 LossSum Model::evaluate(const Batch& batch) {
   check_batch("gnmt.evaluate", batch, true);
-  Pass& pass = impl_->forward(batch, {batch.source_steps, batch.target_steps, batch.rows, false, true}, 0);
+  const Pass& pass = impl_->forward(batch, impl_->shape_of({batch.rows, batch.source_steps, batch.target_steps}, false), 0);
   pass.decoder->loss();
-  return impl_->read_loss(pass);
-}
-
-double Model::apply(double rate, double clip) {
-  Impl& m = *impl_;
-  const Device device = m.setting.device.device;
-  if (!m.adam || m.adam_clip != clip) {
-    m.adam.emplace(AdamDescription{.clip = static_cast<float>(clip)}, AdamSizes{m.parameters.values.elements(), 1},
-                   m.setting.device, m.setting.options);
-    m.adam_clip = clip;
-  }
-  const auto carve = [&](void* base) {
-    Carver carver(base, device);
-    const TensorView workspace = carver.take_bytes(m.adam->workspace_bytes());
-    const TensorView scalars = carver.take(DType::f32, {2});
-    const TensorView overflow = carver.take(DType::i32, {1});
-    return std::tuple(workspace, scalars, overflow, carver.bytes());
-  };
-  const std::size_t needed = std::get<3>(carve(nullptr));
-  if (m.adam_memory.bytes() < needed) m.adam_memory = Buffer(needed, device);
-  const auto [workspace, scalars, overflow, bytes] = carve(m.adam_memory.data());
-  const TensorView rate_view = scalars.narrow(0, 0, 1), norm = scalars.narrow(0, 1, 1);
-  const float rate32 = static_cast<float>(rate);
-  const std::int32_t none = 0;
-  copy(rate_view, ConstTensorView(&rate32, DType::f32, {1}), m.setting.stream);
-  upload(overflow, &none, m.setting.stream);
-  const AdamTensor all{
-      .parameter = m.parameters.values, .gradient = m.parameters.gradients, .m = m.parameters.m, .v = m.parameters.v};
-  m.adam->step({.tensors = std::span(&all, 1), .step = m.parameters.step, .rate = rate_view, .norm = norm, .overflow = overflow},
-               workspace_of(workspace), m.setting.stream);
-  return download(norm, m.setting.stream)[0];
+  return impl_->read_loss();
 }
 
 std::vector<std::vector<double>> Model::attention(const Batch& pair) {
@@ -145,7 +118,7 @@ std::vector<std::vector<double>> Model::attention(const Batch& pair) {
   require(pair.rows == 1, "gnmt.attention", "rows: expected 1, got " + std::to_string(pair.rows));
   const std::int64_t T = pair.target_steps, S = pair.source_steps, H = impl_->setting.model.hidden;
   const std::int64_t heads = impl_->setting.model.heads(), D = H / heads;
-  const Pass& pass = impl_->forward(pair, {S, T, 1, false, true}, 0);
+  const Pass& pass = impl_->forward(pair, {S, T, 1, false, true, true}, 0);
   const std::vector<double> q = download(pass.decoder->query, impl_->setting.stream);
   const std::vector<double> k = download(pass.encoder.key_value, impl_->setting.stream);
   const std::vector<double> lse = download(pass.decoder->lse, impl_->setting.stream);

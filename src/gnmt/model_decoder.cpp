@@ -21,7 +21,7 @@ Decoder::Decoder(const Setting& setting, const PassShape& shape)
                   {shape.target_steps * shape.batch}, setting.device, setting.options),
       attention_(attention_description(setting.model, shape.training),
                  {.batch = shape.batch, .queries = shape.target_steps, .keys = shape.source_steps}, setting.device,
-                 setting.options),
+                 setting.attention_options()),
       loss_({.inputs = setting.model.layers == 1 ? 2 * setting.model.hidden : setting.model.hidden,
              .classes = setting.model.vocabulary,
              .dtype = setting.model.dtype,
@@ -49,15 +49,12 @@ TensorView Decoder::place_of_sum(Carver& carver, std::size_t layer) const {
   return carver.take(setting_->model.dtype, {shape_.target_steps, shape_.batch, setting_->model.hidden});
 }
 
-void Decoder::lay_out(Carver& carver, const Workspace& workspace) {
+void Decoder::lay_out(Carver& carver, const PassInputs& inputs, const Workspace& workspace) {
   workspace_ = workspace;
+  input = inputs.decoder, targets = inputs.targets;
   const ModelDescription& model = setting_->model;
   const std::int64_t T = shape_.target_steps, B = shape_.batch, H = model.hidden;
-  const DType real = model.dtype, sums = model.dtype == DType::f64 ? DType::f64 : DType::f32;
-  input = carver.take(DType::i32, {T, B});
-  targets = carver.take(DType::i32, {T, B});
-  loss_sum = carver.take(sums, {1});
-  count = carver.take(DType::f32, {1});
+  const DType real = model.dtype;
   embedded_ = carver.take(real, {T, B, H});
   joined_ = carver.take(real, {T, B, 2 * H});
   for (std::size_t l = 0; l < layers_.size(); ++l)
@@ -69,7 +66,7 @@ void Decoder::lay_out(Carver& carver, const Workspace& workspace) {
   }
   top_ = single() ? joined_ : layers_.back().sum;
   query = carver.take(real, {T, B, H});
-  lse = carver.take(sums, {B, model.heads(), T});
+  lse = carver.take(master_type(real), {B, model.heads(), T});
   if (!shape_.training) return;
   gradient_ = carver.take(real, {T, B, H});
   query_gradient_ = carver.take(real, {T, B, H});
@@ -91,7 +88,7 @@ void Decoder::attend(const Encoder& encoder) const {
 }
 
 void Decoder::forward(const Elementwise& elementwise, const Encoder& encoder) const {
-  const Parameters& parameters = *setting_->parameters;
+  const Weights& parameters = *setting_->parameters;
   const std::uint64_t first_use = layers_.size();  // the encoder's uses of dropout come before
   embedding_.forward({.indices = input, .table = parameters.embedding, .y = embedded_}, workspace_, setting_->stream);
   if (dropped()) elementwise.drop(embedded_, embedded_, {}, first_use);
@@ -113,8 +110,8 @@ LossForward Decoder::loss_tensors() const {
           .weight = classifier.weight,
           .bias = classifier.bias,
           .targets = targets.reshaped({rows}),
-          .loss = loss_sum,
-          .count = count};
+          .loss = setting_->scalars->loss,
+          .count = setting_->scalars->count};
 }
 
 void Decoder::loss() const { loss_.forward(loss_tensors(), workspace_, setting_->stream); }
@@ -155,10 +152,11 @@ void Decoder::backward_attention(const Encoder& encoder) const {
 }
 
 void Decoder::backward(const Elementwise& elementwise, const Encoder& encoder) const {
-  const Parameters& parameters = *setting_->parameters;
+  const Weights& parameters = *setting_->parameters;
   const std::uint64_t first_use = layers_.size();
   const TensorView& top = single() ? wide_ : gradient_;
   loss_.forward_backward({.forward = loss_tensors(),
+                          .scale = setting_->scales_loss() ? setting_->scalars->scaler.narrow(0, 0, 1) : TensorView(),
                           .dx = top.reshaped({shape_.target_steps * shape_.batch, top.size(2)}),
                           .dweight = parameters.classifier.weight_gradient,
                           .dbias = parameters.classifier.bias_gradient},

@@ -43,12 +43,11 @@ std::size_t Encoder::workspace_bytes() const {
   return projection_ ? std::max(bytes, projection_->workspace_bytes()) : bytes;
 }
 
-void Encoder::lay_out(Carver& carver, const Workspace& workspace) {
+void Encoder::lay_out(Carver& carver, const PassInputs& inputs, const Workspace& workspace) {
   workspace_ = workspace;
+  source = inputs.source, lengths = inputs.lengths;
   const std::int64_t S = shape_.source_steps, B = shape_.batch, H = setting_->model.hidden;
   const DType dtype = setting_->model.dtype;
-  source = carver.take(DType::i32, {S, B});
-  lengths = carver.take(DType::i32, {B});
   embedded_ = carver.take(dtype, {S, B, H});
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
@@ -68,7 +67,7 @@ void Encoder::lay_out(Carver& carver, const Workspace& workspace) {
 }
 
 void Encoder::forward(const Elementwise& elementwise) const {
-  const Parameters& parameters = *setting_->parameters;
+  const Weights& parameters = *setting_->parameters;
   const Stream& stream = setting_->stream;
   embedding_.forward({.indices = source, .table = parameters.embedding, .y = embedded_}, workspace_, stream);
   if (dropped()) elementwise.drop(embedded_, embedded_, {}, 0);
@@ -104,7 +103,7 @@ void Encoder::backward_layer(const Layer& layer, std::size_t index, const Tensor
 }
 
 void Encoder::backward(const Elementwise& elementwise) const {
-  const Parameters& parameters = *setting_->parameters;
+  const Weights& parameters = *setting_->parameters;
   const Stream& stream = setting_->stream;
   key_value_plan_.backward({.dy = key_value_gradient,
                             .x = top_,

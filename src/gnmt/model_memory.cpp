@@ -23,6 +23,35 @@ void* GrowingBlock::reserve(std::size_t bytes) {
   return buffer_.data();
 }
 
+void Staging::grow(Slot& slot, std::size_t bytes) {
+  if (slot.memory.data() != nullptr && slot.memory.bytes() >= bytes) return;
+  slot.memory = Buffer::on_host(std::max(bytes, slot.memory.bytes() + slot.memory.bytes() / 2), device_);
+}
+
+void Staging::reserve(std::size_t bytes) {
+  constexpr std::size_t most = 4;  // a slot is free when its step begins, not when it ends
+  while (slots_.size() < most) slots_.push_back({.memory = {}, .sent = Event(device_)});
+  for (Slot& slot : slots_) {
+    slot.sent.synchronize();
+    grow(slot, bytes);
+  }
+}
+
+std::byte* Staging::take(std::size_t bytes) {
+  if (slots_.empty()) reserve(bytes);
+  next_ = (next_ + 1) % slots_.size();
+  Slot& slot = slots_[next_];
+  slot.sent.synchronize();
+  grow(slot, bytes);
+  return static_cast<std::byte*>(slot.memory.data());
+}
+
+void Staging::send(const TensorView& to, const Stream& stream) {
+  Slot& slot = slots_[next_];
+  copy(to, ConstTensorView(slot.memory.data(), DType::u8, {to.elements()}), stream);
+  slot.sent.record(stream);
+}
+
 void upload(const TensorView& to, const std::int32_t* from, const Stream& stream) {
   ConstTensorView host(from, to.dtype, std::span<const std::int64_t>(to.shape.data(), static_cast<std::size_t>(to.rank)));
   copy(to, host, stream);

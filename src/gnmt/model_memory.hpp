@@ -36,6 +36,29 @@ class GrowingBlock {
   Buffer buffer_;
 };
 
+/// Memory of the host for what goes to a card while the host goes on: slots in turn, each free again when its copy has been made.
+class Staging {
+ public:
+  explicit Staging(Device device) : device_(device) {}
+  /// Memory for the next `send`; it may wait until the slot is free.
+  std::byte* take(std::size_t bytes);
+  /// Copies the bytes that were taken last into a view of as many.
+  void send(const TensorView& to, const Stream& stream);
+  /// Makes all slots at least so large.
+  void reserve(std::size_t bytes);
+
+ private:
+  struct Slot {
+    Buffer memory;
+    Event sent;
+  };
+  void grow(Slot& slot, std::size_t bytes);
+
+  Device device_;
+  std::vector<Slot> slots_;
+  std::size_t next_ = 0;
+};
+
 inline Workspace workspace_of(const TensorView& bytes) { return {bytes.data, static_cast<std::size_t>(bytes.elements())}; }
 
 /// Copies host integers into a view of as many elements on the model's device.

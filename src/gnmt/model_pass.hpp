@@ -16,7 +16,18 @@ struct Setting {
   DeviceDescription device;
   PlanOptions options;
   Stream stream;
-  const Parameters* parameters = nullptr;
+  const Weights* parameters = nullptr;
+  const StepScalars* scalars = nullptr;
+
+  bool on_card() const { return device.device.kind == DeviceKind::cuda; }
+  bool scales_loss() const { return model.dtype == DType::f16; }
+  /// On a card a gradient of the keys may be a sum whose order changes from run to run, unless it is asked for otherwise. The other
+  /// layers' sums have one order for a shape.
+  PlanOptions attention_options() const {
+    PlanOptions out = options;
+    out.deterministic = options.deterministic || on_card();
+    return out;
+  }
 };
 
 /// Time-major steps as attention reads them: [T, B, H] -> [B, T, heads, H / heads], the same memory.
@@ -38,8 +49,23 @@ struct PassShape {
   std::int64_t source_steps = 0, target_steps = 0, batch = 0;
   bool training = false;
   bool decoder = true;
+  bool wide = false;  // with the masters' type whatever the model's is
   friend bool operator==(const PassShape&, const PassShape&) = default;
 };
+
+/// What a pass reads of a batch: one block, filled on the host and copied as a whole.
+struct PassInputs {
+  TensorView source;            // i32 [S, B]
+  TensorView lengths;           // i32 [B]
+  TensorView decoder, targets;  // i32 [T, B], not given without a decoder
+  TensorView dropout;           // i64 [uses, 2], seed and offset of each use of dropout; not given without training
+  PassInputs() = default;
+  PassInputs(Carver& carver, const PassShape& shape, std::int64_t uses);
+};
+/// Uses of dropout in a model: one for each layer of the encoder, then of the decoder.
+inline std::int64_t dropout_uses(const ModelDescription& model) { return 2 * model.layers; }
+/// Writes a batch into inputs on the host that may be larger than it: the rest is PAD, rows of length 0.
+void fill_inputs(const PassInputs& inputs, const Batch& batch);
 
 /// Dropout, sums and copies of one pass. Each use of dropout has its own range of the random stream.
 class Elementwise {
@@ -52,8 +78,10 @@ class Elementwise {
   void copy(const TensorView& to, const ConstTensorView& from) const;
   std::size_t workspace_bytes() const;
 
+  std::uint64_t dropout_counters() const { return dropout_ ? dropout_->dropout_counters() : 0; }
+
   Workspace workspace;
-  std::uint64_t key = 0;  ///< of the masks of the step at hand
+  TensorView states;  // i64 [uses, 2]: seeds and offsets of the step at hand
 
  private:
   std::optional<PointwisePlan> dropout_;
@@ -65,7 +93,7 @@ class Encoder {
  public:
   Encoder(const Setting& setting, const PassShape& shape);
   std::size_t workspace_bytes() const;
-  void lay_out(Carver& carver, const Workspace& workspace);
+  void lay_out(Carver& carver, const PassInputs& inputs, const Workspace& workspace);
   void forward(const Elementwise& elementwise) const;
   /// Gradients of everything from the gradient of keys and values; the embedding's is added to what is there.
   void backward(const Elementwise& elementwise) const;
@@ -103,7 +131,7 @@ class Decoder {
  public:
   Decoder(const Setting& setting, const PassShape& shape);
   std::size_t workspace_bytes() const;
-  void lay_out(Carver& carver, const Workspace& workspace);
+  void lay_out(Carver& carver, const PassInputs& inputs, const Workspace& workspace);
   void forward(const Elementwise& elementwise, const Encoder& encoder) const;
   /// The loss alone.
   void loss() const;
@@ -111,11 +139,10 @@ class Decoder {
   void backward(const Elementwise& elementwise, const Encoder& encoder) const;
   void add_choices(std::vector<LayerChoice>& choices) const;
 
-  TensorView input;            // i32 [T, B]
-  TensorView targets;          // i32 [T, B]
-  TensorView loss_sum, count;  // [1]
-  TensorView query;            // [T, B, H]
-  TensorView lse;              // [B, heads, T]; f64 beside f64
+  TensorView input;    // i32 [T, B]
+  TensorView targets;  // i32 [T, B]
+  TensorView query;    // [T, B, H]
+  TensorView lse;      // [B, heads, T]; f64 beside f64
 
  private:
   struct Layer {
@@ -156,9 +183,14 @@ class Pass {
   Pass(const Setting& setting, const PassShape& shape);
   /// Places everything in the block, which may grow; a pass must do so before each use, since another may have moved the block.
   void place(GrowingBlock& block, Device device);
+  std::size_t bytes() const noexcept { return bytes_; }
   std::vector<LayerChoice> choices() const;
 
   PassShape shape;
+  TensorView block;   // u8, the inputs
+  PassInputs inputs;  // its parts
+  Graph step;         // of a whole training step; not given before the second one, and after the block has moved
+  bool ran = false;   // a whole training step, at this place
   Elementwise elementwise;
   Encoder encoder;
   std::optional<Decoder> decoder;
@@ -166,6 +198,7 @@ class Pass {
  private:
   void lay_out(Carver& carver);
 
+  std::int64_t uses_ = 0;
   void* base_ = nullptr;
   std::size_t bytes_ = 0;
 };

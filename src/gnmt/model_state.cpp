@@ -151,7 +151,7 @@ void State::lay_out(Carver& carver) {
 }
 
 void State::pack() {
-  const Parameters& parameters = *setting_.parameters;
+  const Weights& parameters = *setting_.parameters;
   for (std::size_t l = 0; l < layers_.size(); ++l)
     if (layers_[l].plan.packed_bytes() > 0) layers_[l].plan.pack(parameters.decoder[l].values, layers_[l].packed, setting_.stream);
   if (query_plan_.packed_bytes() > 0) query_plan_.pack(parameters.query.weight, query_packed_, setting_.stream);
@@ -316,10 +316,11 @@ std::vector<LayerChoice> State::choices() const {
 std::unique_ptr<DecoderState> Model::start(const Batch& sources, std::int64_t beam) {
   check_batch("gnmt.start", sources, false);
   if (beam < 1) throw Error(ErrorCode::invalid_argument, "gnmt.start", "beam: expected 1 or more, got " + std::to_string(beam));
-  const Pass& pass = impl_->forward(sources, {sources.source_steps, 0, sources.rows, false, false}, 0);
-  auto state = std::make_unique<State>(impl_->setting, sources.rows, sources.source_steps, beam);
+  const Pass& pass = impl_->forward(sources, {sources.source_steps, 0, sources.rows, false, false, true}, 0);
+  auto state = std::make_unique<State>(impl_->decoding, sources.rows, sources.source_steps, beam);
   state->fill(pass.encoder.key_value, sources.source_lengths);
   state->pack();
+  impl_->trained = {};
   impl_->choices = pass.choices();
   for (LayerChoice& choice : state->choices()) impl_->choices.push_back(std::move(choice));
   return state;

@@ -2,6 +2,7 @@
 #include <everglow/gnmt/bleu.hpp>
 #include <everglow/gnmt/trainer.hpp>
 
+#include "gnmt/batch_queue.hpp"
 #include "gnmt/checkpoint.hpp"
 #include "gnmt/hash.hpp"
 #include "gnmt/schedule.hpp"
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <string_view>
 #include <tuple>
@@ -48,12 +50,18 @@ void prepare_folder(const std::filesystem::path& folder) {
   }
 }
 
-/// Whether all weights are numbers: loss and norm of the last step told only of the weights before it. Checkpoints are written
-/// from memory of the CPU, so it can be read here; training is in f32.
+/// Whether all weights, which are f32, are numbers: loss and norm of the last step told only of the weights before it.
 bool finite_weights(const Model& model) {
+  std::vector<float> copied;
   for (const Parameter& parameter : model.parameters()) {
-    const auto* values = static_cast<const float*>(parameter.value.data);
-    if (!std::all_of(values, values + parameter.value.elements(), [](float value) { return std::isfinite(value); })) return false;
+    const TensorView& view = parameter.value;
+    const auto* values = static_cast<const float*>(view.data);
+    if (view.device != Device::cpu()) {
+      copied.resize(static_cast<std::size_t>(view.elements()));
+      copy(TensorView(copied.data(), view.dtype, std::span(view.shape.data(), static_cast<std::size_t>(view.rank))), view);
+      values = copied.data();
+    }
+    if (!std::all_of(values, values + view.elements(), [](float value) { return std::isfinite(value); })) return false;
   }
   return true;
 }
@@ -76,6 +84,8 @@ void check_options(const TrainOptions& o, const TrainData& data) {
   if (!(o.dropout >= 0 && o.dropout < 1)) throw invalid(fmt::format("dropout: expected 0 <= p < 1, got {}", o.dropout));
   if (!(o.label_smoothing >= 0 && o.label_smoothing < 1))
     throw invalid(fmt::format("label_smoothing: expected 0 <= s < 1, got {}", o.label_smoothing));
+  if (o.precision != DType::f32 && o.precision != DType::f16 && o.precision != DType::bf16)
+    throw invalid(fmt::format("precision: expected f32, f16 or bf16, got {}", name(o.precision)));
   if (!(o.learning_rate > 0)) throw invalid(fmt::format("learning_rate: expected more than 0, got {}", o.learning_rate));
   if ((o.steps > 0) + (o.epochs > 0) + (o.minutes > 0) != 1 || o.steps < 0 || o.epochs < 0 || o.minutes < 0)
     throw invalid(fmt::format("expected exactly one of steps, epochs and minutes to be positive, got {}, {} and {}", o.steps,
@@ -108,7 +118,8 @@ TrainState state_of(const TrainOptions& o, const TrainData& data) {
                  .layers = o.layers,
                  .vocabulary = 0,
                  .dropout = static_cast<float>(o.dropout),
-                 .label_smoothing = static_cast<float>(o.label_smoothing)};
+                 .label_smoothing = static_cast<float>(o.label_smoothing),
+                 .dtype = o.precision};
   state.asked_vocabulary = o.vocabulary;
   state.batch_tokens = o.batch_tokens;
   state.max_words = o.max_words;
@@ -116,7 +127,11 @@ TrainState state_of(const TrainOptions& o, const TrainData& data) {
   state.training_pairs = static_cast<std::int64_t>(data.train.size());
   state.training_hash = fingerprint(data.train);
   state.version = version();
-  state.isa = DeviceDescription(o.device).isa;
+  const DeviceDescription device(o.device);
+  state.isa = device.isa;
+  for (const BackendStatus& backend : backends())  // the card's name, and the version of what computes
+    if (o.device.kind != DeviceKind::cpu && backend.name != "cpu")
+      state.device += fmt::format("{}{}: {}", state.device.empty() ? device.name + "; " : "; ", backend.name, backend.reason);
   state.threads = o.plan.threads > 0 ? o.plan.threads : default_threads();
   return state;
 }
@@ -137,7 +152,10 @@ Score score(Model& model, const Tokenizer& tokenizer, std::span<const Pair> pair
   if (pairs.empty()) return {};
   std::vector<std::string> sources, targets;
   for (const Pair& pair : pairs) sources.push_back(pair.source), targets.push_back(pair.target);
-  const std::vector<std::string> found = translate(model, tokenizer, sources, {.beam = beam});
+  // A card is not filled by what fits a processor's caches.
+  SearchOptions search{.beam = beam};
+  if (model.optimizer_step().device.kind != DeviceKind::cpu) search.batch_tokens = 20'000;
+  const std::vector<std::string> found = translate(model, tokenizer, sources, search);
   std::size_t exact = 0;
   for (std::size_t i = 0; i < found.size(); ++i) exact += found[i] == targets[i] ? 1 : 0;
   return {bleu(found, targets).score, 100.0 * static_cast<double>(exact) / static_cast<double>(found.size())};
@@ -159,6 +177,7 @@ class Trainer {
     open();
     bool stopped = false;
     while (!stopped && !finished()) stopped = epoch();
+    take(true);
     remember_choices();
     if (stopped || state_.validated_step == state_.step)
       save(last_);
@@ -183,7 +202,16 @@ class Trainer {
   bool exact_enough() const {
     return options_.until_exact > 0 && state_.best_step >= 0 && state_.best_exact >= options_.until_exact;
   }
-  bool finished() const { return exact_enough() || part_of_run(length(), position()) >= 1; }
+  bool over() const { return exact_enough() || part_of_run(length(), position()) >= 1; }
+  /// A step that is still on its way may turn out not to count.
+  bool finished() {
+    if (!over()) return false;
+    take(true);
+    return over();
+  }
+  bool on_card() const { return options_.device.kind != DeviceKind::cpu; }
+  /// Steps begun, skipped ones too: what the masks of dropout and the times of validations go by.
+  std::int64_t begun() const { return state_.step + state_.skipped; }
 
   void open() {
     prepare_folder(options_.out);
@@ -191,7 +219,7 @@ class Trainer {
       const Checkpoint checkpoint(last_);
       check_resume(checkpoint.state(), state_, last_);
       const TrainState now = std::exchange(state_, checkpoint.state());
-      state_.version = now.version, state_.isa = now.isa, state_.threads = now.threads;
+      state_.version = now.version, state_.isa = now.isa, state_.threads = now.threads, state_.device = now.device;
       state_.model.dropout = now.model.dropout, state_.model.label_smoothing = now.model.label_smoothing;
       tokenizer_ = checkpoint.tokenizer();
       model_.emplace(state_.model, options_.device, options_.plan);
@@ -207,58 +235,112 @@ class Trainer {
     const std::vector<Example> valid = encode(*tokenizer_, data_.valid, options_.plan.threads);
     for (const std::vector<std::int64_t>& batch : make_epoch(valid, options_.batch_tokens, 0))
       valid_.push_back(make_batch(valid, batch));
-    seconds_before_ = state_.seconds, steps_before_ = state_.step;
+    seconds_before_ = state_.seconds, steps_before_ = state_.step, told_ = begun();
     begin_ = Clock::now();
     window_ = {};
-    const std::vector<std::vector<std::int64_t>> order = make_epoch(train_, options_.batch_tokens, options_.seed + state_.epoch);
-    batches_ = static_cast<std::int64_t>(order.size());
+    order_ = order_of(state_.epoch);
+    batches_ = static_cast<std::int64_t>(order_.size());
     part_before_ = part_of_run(length(), position());
+  }
+
+  using Order = BatchQueue::Order;
+  Order order_of(std::int64_t epoch) const {
+    return make_epoch(train_, options_.batch_tokens, options_.seed + static_cast<std::uint64_t>(epoch));
   }
 
   /// Goes on in the epoch that is running; true where `stop` said so.
   bool epoch() {
-    const std::vector<std::vector<std::int64_t>> order =
-        make_epoch(train_, options_.batch_tokens, options_.seed + static_cast<std::uint64_t>(state_.epoch));
+    const Order order = order_.empty() ? order_of(state_.epoch) : std::exchange(order_, {});
     batches_ = static_cast<std::int64_t>(order.size());
+    std::optional<BatchQueue> queue;  // the CPU's own threads are all at work on the step
+    std::future<Order> following;
+    if (on_card()) {
+      reserve(order);
+      queue.emplace(train_, order, state_.position);
+      following = std::async(std::launch::async, [this, next = state_.epoch + 1] { return order_of(next); });
+    }
     while (state_.position < batches_) {
       if (finished()) return false;
       if (stop_ && stop_()) return true;
-      step(make_batch(train_, order[static_cast<std::size_t>(state_.position)]));
-      if (options_.valid_every > 0 && state_.step % options_.valid_every == 0) validate();
+      step(queue ? queue->next() : make_batch(train_, order[static_cast<std::size_t>(state_.position)]));
+      if (options_.valid_every > 0 && begun() % options_.valid_every == 0) validate();
     }
+    if (following.valid()) order_ = following.get();
     ++state_.epoch;
     state_.position = 0;
     if (options_.valid_every == 0) validate();
     return false;
   }
 
-  void step(const Batch& batch) {
+  void reserve(const Order& order) {
+    std::vector<BatchSizes> sizes;
+    const auto steps = [](const std::vector<std::int32_t>& side) { return static_cast<std::int64_t>(side.size()) + 1; };
+    for (const std::vector<std::int64_t>& batch : order) {
+      BatchSizes& size = sizes.emplace_back(BatchSizes{.rows = static_cast<std::int64_t>(batch.size())});
+      for (const std::int64_t index : batch) {
+        const Example& example = train_[static_cast<std::size_t>(index)];
+        size.source_steps = std::max(size.source_steps, steps(example.source));
+        size.target_steps = std::max(size.target_steps, steps(example.target));
+      }
+    }
+    model_->reserve(sizes);
+  }
+
+  /// The rate of the next step, and those for the case that steps on their way are skipped.
+  std::vector<double> rates() const {
     const Schedule schedule{options_.learning_rate, options_.warmup, options_.decay_start};
-    const double rate = rate_at(schedule, state_.step, part_of_run(length(), position()));
-    const LossSum loss = model_->forward_backward(batch, options_.seed, static_cast<std::uint64_t>(state_.step));
-    if (!std::isfinite(loss.loss)) throw diverged("loss");
-    const double norm = model_->apply(rate, options_.clip);
+    std::vector<double> out;
+    const std::int64_t cases = options_.precision == DType::f16 ? most_steps_ahead + 1 : 1;
+    for (std::int64_t skipped = 0; skipped < cases; ++skipped) {
+      RunPosition then = position();
+      then.step = std::max<std::int64_t>(then.step - skipped, 0);
+      out.push_back(rate_at(schedule, then.step, part_of_run(length(), then)));
+    }
+    return out;
+  }
+
+  void step(const Batch& batch) {
+    const std::vector<double> rates = this->rates();
+    model_->train_step(batch,
+                       {.seed = options_.seed, .step = static_cast<std::uint64_t>(begun()), .clip = options_.clip, .rates = rates});
     trained_ = true;
-    if (!std::isfinite(norm)) throw diverged("norm of the gradient");
+    window_.rate = rates[0];
+    if (!on_card()) take(true);
     ++state_.step;
     ++state_.position;
     state_.tokens += batch.source_tokens + batch.target_tokens;
     state_.seconds = seconds_before_ + since(begin_);
-    window_.loss += loss.loss;
-    window_.targets += loss.tokens;
     window_.tokens += batch.source_tokens + batch.target_tokens;
     window_.positions += batch.rows * (batch.source_steps + batch.target_steps);
-    window_.norm = norm;
-    window_.rate = rate;
+    if (on_card()) take(false);
     window_.seconds = since(window_.begin);
     if (window_.seconds >= 1) report();
+  }
+
+  /// What steps came to: of those that are done, or with `wait` of all.
+  void take(bool wait) {
+    for (const StepResult& result : model_->take_results(wait)) {
+      if (!std::isfinite(result.loss.loss)) throw diverged("loss");
+      if (result.skipped) {
+        // A gradient that overflows at any scale is none.
+        if (options_.precision != DType::f16 || result.loss_scale < 0x1p-20) throw diverged("norm of the gradient");
+        --state_.step;
+        ++state_.skipped;
+      } else {
+        window_.norm = result.norm;
+      }
+      ++told_;
+      loss_scale_ = options_.precision == DType::f16 ? result.loss_scale : 0;
+      window_.loss += result.loss.loss;
+      window_.targets += result.loss.tokens;
+    }
   }
 
   Error diverged(const char* what) const {
     return invalid(
         fmt::format("expected a finite {} in step {}, got infinity or NaN: the run diverged; lower the learning rate ({}) or "
                     "lengthen the warm-up ({}); {} still holds the last good checkpoint where one was saved",
-                    what, state_.step, options_.learning_rate, options_.warmup, options_.out));
+                    what, told_, options_.learning_rate, options_.warmup, options_.out));
   }
 
   Progress progress() const {
@@ -274,6 +356,8 @@ class Trainer {
     p.gradient_norm = w.norm;
     p.learning_rate = w.rate;
     p.seconds = state_.seconds;
+    p.loss_scale = loss_scale_;
+    p.skipped = state_.skipped;
     p.seconds_left = seconds_left(length(), position(), part_before_, since(begin_));
     return p;
   }
@@ -286,6 +370,7 @@ class Trainer {
 
   /// Measures on the validation part, keeps the best, and saves.
   void validate() {
+    take(true);
     Progress p = progress();
     remember_choices();
     LossSum sum;
@@ -368,7 +453,9 @@ class Trainer {
   bool trained_ = false;      // the model's own choices are those of a training batch
   std::int64_t batches_ = 0;  // of the epoch that is running
   double seconds_before_ = 0, part_before_ = 0;
-  std::int64_t steps_before_ = 0;
+  std::int64_t steps_before_ = 0, told_ = 0;  // told_: steps whose results were taken
+  double loss_scale_ = 0;
+  Order order_;  // of the epoch that is next, where it is known
   Clock::time_point begin_ = Clock::now();
   Window window_;
   Window reported_;  // the last one that held steps

@@ -14,14 +14,14 @@ const DeviceFigures& figures_of_cpu() {
   static const DeviceFigures figures = [] {
     const SystemFacts& system = system_facts();
     const Isa isa = chosen_isa();
-    const bool widest = isa == Isa::avx512;
+    const bool widest = isa >= Isa::avx512, pairs = isa == Isa::avx512_bf16;
     return plan::estimate_cpu({.cores = cpu_runtime.cores(),
                                .f32_lanes = widest             ? 16
                                             : isa == Isa::avx2 ? 8
                                                                : 4,
                                .fused = isa != Isa::portable,
-                               .amx_bf16 = widest && system.amx_bf16,
-                               .avx512_bf16 = widest && system.avx512_bf16,
+                               .amx_bf16 = pairs && system.amx_bf16,
+                               .avx512_bf16 = pairs,
                                .clock_ghz = system.clock_ghz,
                                .l1_bytes = system.l1_bytes,
                                .l2_bytes = system.l2_bytes,

@@ -37,13 +37,15 @@ plan::Machine machine_of(const AnyQuery& query, DType dtype, std::string_view ke
   const bool ours = kernel.starts_with("cpu.") && kernel != "cpu.recurrent_stepwise";
   const bool asks = query.device.device.kind == DeviceKind::cpu && has_onednn() && query.isa == best_isa() && !ours &&
                     !query.options.deterministic && !kernel.starts_with("reference.");
-  const int lanes = query.isa == Isa::avx512 ? 16 : query.isa == Isa::avx2 ? 8 : 4;
+  const int lanes = query.isa >= Isa::avx512 ? 16 : query.isa == Isa::avx2 ? 8 : 4;
   plan::Machine out = plan::machine_of(query.device.figures, {.dtype = dtype,
                                                               .math = query.options.math,
                                                               .threads = query.threads,
                                                               .reference = kernel.starts_with("reference."),
                                                               .library = asks && onednn_multiplies(dtype),
                                                               .library_f32 = asks && onednn_multiplies(DType::f32),
+                                                              .pairs = query.isa == Isa::avx512_bf16,
+                                                              .plain = kernel == "cuda.linear" || kernel == "cuda.loss",
                                                               .lanes = lanes,
                                                               .tile = {query.options.tile_m, query.options.tile_n}});
   out.advice = query.options.advice;

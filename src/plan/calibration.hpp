@@ -26,6 +26,7 @@ inline constexpr MathShare math_shares[] = {
     {"b200", 0.75},       // 1745 of 2250 is its best shape (ml-engineering), less as on the H200
 };
 inline constexpr double cuda_core_share = 0.85;  // assumed: f32 and f64 products without tensor cores
+inline constexpr double plain_share = 0.10;      // H200: the generic products of the CUDA rows, 6.5 of 66.9 TFLOP/s
 inline constexpr double bandwidth_share = 0.88;  // H200: a copy moves 4.25 of 4.8 TB/s
 
 inline constexpr double reference_flops_a_clock = 0.4;  // bench/results: 1/353 of oneDNN on two AVX-512 cores

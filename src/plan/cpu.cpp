@@ -28,8 +28,10 @@ struct Estimate {
     const double element = bytes / positive(f.bandwidth_gbs) + layout_clocks * vector_ns / f.units;
     return {call, 2 / (positive(tflops) * 1e3 * f.achieved_math), element, element, element};
   }
-  AttentionCosts attention(double bytes, bool backward) const {
-    const double multiply = 2 * f.units / (positive(f.f32_tflops) * 1e3 * c::cpu_attention_share);
+  /// `pairs`: q k and do v are multiplied in half of the time, one product of two and two of five.
+  AttentionCosts attention(double bytes, bool backward, bool pairs) const {
+    const double share = !pairs ? 1 : backward ? 0.8 : 0.75;
+    const double multiply = share * 2 * f.units / (positive(f.f32_tflops) * 1e3 * c::cpu_attention_share);
     return {multiply, (backward ? c::score_backward_clocks : c::score_clocks) * vector_ns,
             c::move_clocks * vector_ns + bytes / positive(f.l3.gbs), c::block_us};
   }
@@ -37,7 +39,7 @@ struct Estimate {
 
 }  // namespace
 
-CpuFigures estimate_costs(const DeviceFigures& f, int lanes) {
+CpuFigures estimate_costs(const DeviceFigures& f, int lanes, bool pairs) {
   const double clock = f.clock_ghz > 0 ? f.clock_ghz : 2.5, width = lanes > 0 ? lanes : 16;
   const Estimate estimate{f, width, 1 / (clock * width)};
   CpuFigures out;
@@ -50,18 +52,20 @@ CpuFigures estimate_costs(const DeviceFigures& f, int lanes) {
   for (std::size_t d = 0; d < 3; ++d) {
     const double bytes = estimate.bytes(d), tflops = estimate.tflops(d);
     out.core_tflops[d] = tflops * f.achieved_math / out.threads;
-    const double core_ns = 2 * out.threads / (positive(f.f32_tflops) * 1e3 * f.achieved_math);
+    const double own = (pairs && d == 2 ? 2 : 1) * f.f32_tflops;
+    const double core_ns = 2 * out.threads / (positive(own) * 1e3 * f.achieved_math);
     for (std::size_t pass = 0; pass < 3; ++pass) {
       out.library[d][pass] = estimate.product(tflops, bytes, c::cpu_library_call_us + out.fork_us, c::layout_clocks);
-      out.own[d][pass] = estimate.product(f.f32_tflops, bytes, c::cpu_call_us + out.fork_us, c::layout_clocks);
+      out.own[d][pass] = estimate.product(own, bytes, c::cpu_call_us + out.fork_us, c::layout_clocks);
     }
     out.step[d] = {c::cpu_call_us, core_ns, c::layout_clocks * estimate.vector_ns, bytes / positive(f.l2.gbs),
                    c::layout_clocks * estimate.vector_ns};
     out.pack_ns[d] = {bytes / positive(out.core_bandwidth_gbs) + c::layout_clocks * estimate.vector_ns,
                       bytes / positive(out.core_bandwidth_gbs) + c::turn_clocks * estimate.vector_ns};
     for (std::size_t backward = 0; backward < 2; ++backward)
-      out.attention[d][backward] = out.small_heads[d][backward] = estimate.attention(bytes, backward == 1);
-    out.few_queries_ns[d] = std::max(out.attention[d][0].multiply_ns, bytes / 2 / positive(out.core_bandwidth_gbs));
+      out.attention[d][backward] = out.small_heads[d][backward] = estimate.attention(bytes, backward == 1, pairs && d == 2);
+    const double few = estimate.attention(bytes, false, false).multiply_ns;
+    out.few_queries_ns[d] = std::max(few, bytes / 2 / positive(out.core_bandwidth_gbs));
   }
   for (std::size_t cell = 0; cell < out.cell_ns.size(); ++cell)
     out.cell_ns[cell] = {c::cell_clocks[cell].forward * estimate.vector_ns, c::cell_clocks[cell].backward * estimate.vector_ns};
@@ -102,7 +106,7 @@ void set_reference(Machine& machine) {
 }  // namespace
 
 void set_costs(Machine& machine, const DeviceFigures& figures, const Setting& setting) {
-  machine.core = figures.cpu.threads > 0 ? figures.cpu : estimate_costs(figures, setting.lanes);
+  machine.core = figures.cpu.threads > 0 ? figures.cpu : estimate_costs(figures, setting.lanes, setting.pairs);
   machine.speedup = speedup_of(machine.core, machine.units);
   if (setting.reference) return set_reference(machine);
   machine.library = setting.library;
@@ -117,6 +121,7 @@ void set_costs(Machine& machine, const DeviceFigures& figures, const Setting& se
     machine.small[pass] = known(false, d);
     machine.single[pass] = known(setting.library_f32, 0);
     machine.mixed[pass] = d == 0 ? machine.single[pass] : machine.small[pass];
+    machine.mixed[pass].multiply_ns = std::max(machine.mixed[pass].multiply_ns, known(false, 0).multiply_ns);
   }
 }
 

@@ -23,8 +23,9 @@ inline constexpr std::int64_t step_rows = 64;
 /// Attention: keys of a block, vectors of queries side by side, and blocks of queries that share gathered keys.
 inline constexpr std::int64_t attention_keys = 64, attention_vectors = 4, attention_blocks = 4;
 
-/// What would be measured, from the rest of the figures. `lanes` are f32 in a vector.
-CpuFigures estimate_costs(const DeviceFigures& figures, int lanes);
+/// What would be measured, from the rest of the figures. `lanes` are f32 in a vector; with `pairs` our micro-kernel multiplies two
+/// pairs of bf16 in the time of one of f32.
+CpuFigures estimate_costs(const DeviceFigures& figures, int lanes, bool pairs = false);
 
 /// Times of one thread beside that of `threads` in work that caches serve.
 double speedup_of(const CpuFigures& core, int threads);

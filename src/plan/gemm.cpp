@@ -12,6 +12,8 @@ namespace {
 
 // Largest first; those that cuBLAS has by NVIDIA's guide, from the most to the least efficient.
 constexpr ExplanationTile gpu_tiles[] = {{256, 128}, {128, 256}, {128, 128}, {256, 64}, {64, 256}, {128, 64}, {64, 128}, {64, 64}};
+// That of src/cuda/common/matrix.cu's product.
+constexpr ExplanationTile plain_tiles[] = {{32, 32}};
 // Columns of a panel x rows of src/gemm's micro-kernel of each instruction set.
 constexpr ExplanationTile portable_tiles[] = {{8, 6}}, avx2_tiles[] = {{16, 6}}, avx512_tiles[] = {{32, 14}};
 
@@ -70,7 +72,7 @@ Machine machine_of(const DeviceFigures& figures, const Setting& setting) {
   out.cpu = figures.capability == 0;
   out.element = static_cast<std::int64_t>(size_of(setting.dtype));
   if (setting.dtype == DType::f16) out.half = DType::f16;
-  out.tensor = uses_tensor_cores(figures, setting);
+  out.tensor = uses_tensor_cores(figures, setting) && !setting.plain;
   out.capability = figures.capability;
   out.fixed = setting.tile;
   const double tflops = std::max(tflops_of(figures, setting), 1e-6);  // TFLOP/s are 1e6 FLOP/us
@@ -83,6 +85,10 @@ Machine machine_of(const DeviceFigures& figures, const Setting& setting) {
     out.overhead_us = calibration::launch_us;
     out.alignment = figures.tensor_alignment;
     out.tiles = gpu_tiles;
+    if (setting.plain) {
+      out.rate = figures.f32_tflops * 1e6 * calibration::plain_share / area_efficiency(plain_tiles[0]);
+      out.alignment = 0, out.tiles = plain_tiles;
+    }
     return out;
   }
   const int cores = std::max(figures.units, 1);

@@ -50,6 +50,8 @@ struct Setting {
   bool reference = false;    // CPU: plain loops with double accumulation on one thread
   bool library = false;      // CPU: oneDNN may serve products of the dtype
   bool library_f32 = false;  // CPU: and of f32
+  bool pairs = false;        // CPU: our micro-kernel multiplies pairs of bf16
+  bool plain = false;        // GPU: the generic kernel, which has no tensor cores
   int lanes = 0;             // CPU: f32 in a vector of the row's instruction set; 0: the widest
   ExplanationTile tile{};    // m = 0: none fixed
 };

@@ -88,7 +88,8 @@ class Products {
     if (inputs) loop.by_rows = true, loop.threads = loop.team = machine_.units;
     const double weights = real(inputs ? gemm.m : recurrent::gate_count(d_.cell) * d_.hidden) * real(gemm.k);
     gemm.floor_us = flops_of({gemm.m, gemm.n, gemm.k}) / machine_.peak;
-    const LoopProduct product{real(gemm.n), real(gemm.m), real(gemm.k)};
+    const bool stored = gemm.pass == "forward" && (inputs || gemm.name == "recurrent");  // rows of x or h
+    const LoopProduct product{real(gemm.n), real(gemm.m), real(gemm.k), !stored};
     if (gemm.time_us > 0) gemm.time_us = std::max(gemm.floor_us, cpu_loop_product_us(loop, machine_, weights, product));
   }
 

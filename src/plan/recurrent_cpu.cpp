@@ -70,6 +70,7 @@ double cpu_loop_product_us(const CpuLoop& loop, const Machine& machine, double w
   const double passes = std::max(std::ceil(rows / real(step_rows)), 1.0);
   const double far = further_ns(loop, bytes_of_a_thread(loop, weights, machine), machine);
   ProductCosts costs = step;
+  if (p.wide) costs.multiply_ns = std::max(step.multiply_ns, machine.core.step[0].multiply_ns);
   costs.b_ns = (step.b_ns + far) * passes;
   return cost_us(costs, rows, columns, p.depth) * loop.slower;
 }
@@ -79,15 +80,17 @@ CpuStep cpu_step(const RecurrentDescription& d, const RecurrentSizes& sizes, con
   const Elements weights = elements_of(d);
   const double B = real(sizes.batch), H = padded(d.hidden), P = padded(recurrent::outputs_of(d));
   const double gates = real(recurrent::gate_count(d.cell)), direct = d.cell == Cell::gru_reset_before ? gates - 1 : gates;
-  const auto product = [&](double columns, double depth) {
-    return cpu_loop_product_us(loop, machine, weights.all, {B, backward ? depth : columns, backward ? columns : depth});
+  // h is as it is stored; gradients, r h before a product and what a projection reads are f32.
+  const auto product = [&](double columns, double depth, bool of_h) {
+    return cpu_loop_product_us(loop, machine, weights.all,
+                               {B, backward ? depth : columns, backward ? columns : depth, backward || !of_h});
   };
   const double rows = loop.by_rows ? std::ceil(B / loop.threads) : B;
   const double units = loop.by_rows ? H : std::ceil(H / loop.threads / c::cell_units) * c::cell_units;
   CpuStep out;
-  out.arithmetic_us = product(direct * H, P);
-  if (d.cell == Cell::gru_reset_before) out.arithmetic_us += product(H, H);
-  if (d.projection > 0) out.arithmetic_us += product(P, H);
+  out.arithmetic_us = product(direct * H, P, true);
+  if (d.cell == Cell::gru_reset_before) out.arithmetic_us += product(H, H, false);
+  if (d.projection > 0) out.arithmetic_us += product(P, H, false);
   const double stored = machine.element == 2 && !backward ? c::stored_unit_clocks * machine.core.exponential_ns : 0;
   out.arithmetic_us += rows * units * (machine.core.cell_ns[cell_index(d.cell)][backward ? 1 : 0] + stored) / 1000 * loop.slower;
   const bool meets = !loop.by_rows && loop.threads > 1;

@@ -21,6 +21,7 @@ CpuLoop cpu_loop(const RecurrentDescription& description, const RecurrentSizes& 
 /// [rows, depth] x packed [depth, columns], by the threads of one direction. `weights`: elements that stay in their caches.
 struct LoopProduct {
   double rows, columns, depth;
+  bool wide = false;  // the rows are f32 whatever the weights are, so that no pairs of bf16 are multiplied
 };
 double cpu_loop_product_us(const CpuLoop& loop, const Machine& machine, double weights, const LoopProduct& product);
 

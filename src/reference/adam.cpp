@@ -1,4 +1,5 @@
 // Adam in plain loops, each element in double between the f32 states.
+#include "core/loss_scaler.hpp"
 #include "core/mutant.hpp"
 #include "reference/element.hpp"
 #include "reference/rows.hpp"
@@ -18,18 +19,34 @@ double global_norm(const AdamStep& t, double loss_scale) {
   return std::sqrt(sum);
 }
 
+double loss_scale_of(const AdamStep& t) {
+  if (t.scaler.given()) return read(t.scaler, 0);
+  return t.scale.given() ? read(t.scale, 0) : 1;
+}
+
+/// The rate of this step. The scaler's state goes on.
+double scaled_step(const AdamQuery& q, const AdamStep& t, bool overflow) {
+  if (!t.scaler.given()) return read(t.rate, 0);
+  auto* const state = static_cast<float*>(t.scaler.data);
+  const std::int64_t entry = static_cast<std::int64_t>(state[2]) % t.rate.elements();
+  const LossScaler next = after_step({state[0], state[1], state[2]}, overflow, q.description.scale_interval);
+  state[0] = next.scale, state[1] = next.good, state[2] = next.skipped;
+  return read(t.rate, entry);
+}
+
 void step(const AdamQuery& q, const AdamStep& t, void*, const Stream&) {
   const AdamDescription& d = q.description;
-  const double beta1 = d.beta1, beta2 = d.beta2, loss_scale = t.scale.given() ? read(t.scale, 0) : 1;
+  const double beta1 = d.beta1, beta2 = d.beta2, loss_scale = loss_scale_of(t);
   const double norm = global_norm(t, loss_scale);
   if (t.norm.given()) write(t.norm, norm, 0);
   const bool overflow = t.overflow.given() && !std::isfinite(norm);
   if (t.overflow.given()) write(t.overflow, overflow ? 1 : 0, 0);
+  const double rate = scaled_step(q, t, overflow);
   if (overflow) return;
 
   auto& steps = *static_cast<std::int64_t*>(t.step.data);
   ++steps;
-  const double rate = read(t.rate, 0), clip = d.clip > 0 && norm > d.clip ? d.clip / norm : 1;
+  const double clip = d.clip > 0 && norm > d.clip ? d.clip / norm : 1;
   const double correction1 = 1 - std::pow(beta1, static_cast<double>(steps)),
                correction2 = 1 - std::pow(beta2, static_cast<double>(steps));
   for (const AdamTensor& a : t.tensors)

@@ -6,6 +6,8 @@ import math
 import os
 import pty
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,7 +62,7 @@ def schema(found):
         peer = r['kernel'].startswith('peer.')
         if r['op'] != 'gnmt' and not (r['op'] == 'recurrent' and r['flops'] == 0):  # rows without steps have no floor
             check(r['floor_us'] > 0 and r['peak_gflops'] > 0 and r['bandwidth_gbs'] > 0, r)
-            check((r['predicted_us'] is None) == peer and not (peer and r['chosen']), r)
+            check((r['predicted_us'] is None) == (peer or r['op'] == 'copy') and not (peer and r['chosen']), r)
 
 
 def expectations():
@@ -256,12 +258,30 @@ class Page(html.parser.HTMLParser):
 def committed(folder):
     """The files that docs/bench.md quotes can be drawn and compared."""
     results = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'bench', 'results')
-    files = [os.path.join(results, name) for name in sorted(os.listdir(results)) if name.startswith('cpu_')]
+    files = [os.path.join(results, name) for name in sorted(os.listdir(results)) if name.startswith(('cpu_', 'cuda_'))]
     check(files, results)
     result = run('bench', 'report', *files, '--html', os.path.join(folder, 'all.html'))
     check(result.returncode == 0, result.stderr)
     for file in files:
         check(run('bench', 'compare', file, file).returncode == 0, file)
+
+
+def written_whole(rows, page):
+    def cut_off():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    link = page + '.link'
+    os.symlink(page, link)
+    result = run('bench', 'report', rows, '--html', link)
+    check(result.returncode == 0 and os.path.islink(link), 'a link stays', result.stderr)
+    with open(page, encoding='utf-8') as file:
+        before = file.read()
+    result = subprocess.run([TOOL, 'bench', 'report', rows, rows, '--html', page], capture_output=True, text=True, preexec_fn=cut_off)
+    check(result.returncode == 1 and '--html: cannot write' in result.stderr, result)
+    with open(page, encoding='utf-8') as file:
+        check(file.read() == before, 'what stood there stays where the new page cannot be written whole')
+    check(not [name for name in os.listdir(os.path.dirname(page)) if name.startswith('page.html.') and name != 'page.html.link'], 'rest')
+    check(run('bench', 'report', rows, '--html', '/dev/stdout').stdout.startswith('<!doctype html>'), 'to a pipe')
 
 
 def report(folder):
@@ -294,6 +314,32 @@ def report(folder):
                                 ('expected at least one record', ('/dev/null', '--html', page))):
         result = run('bench', 'report', *arguments)
         check(result.returncode != 0 and expected in result.stderr, arguments, result.stderr)
+    written_whole(rows, page)
+
+
+def cards():
+    """What is asked of a card is listed anywhere, and said to be missing where there is none."""
+    listed = run('bench', 'attention', '--story', '--list').stdout.splitlines()
+    check(len(listed) == 36 and listed[0] == 'attention batch=32 queries=512 keys=512 heads=32 head_dim=64 dtype=f16', listed)
+    listed = run('bench', 'all', '--device', 'cuda:0', '--list').stdout
+    check('outputs=33708 dtype=f16 rows=preferred' in listed and 'gnmt' not in listed, listed)
+    for arguments in (('linear', '--device', 'cuda:0', '--peers'), ('attention', '--story')):
+        result = run('bench', *arguments, CUDA_VISIBLE_DEVICES='')
+        check(result.returncode == 1 and '--device cuda:0: CUDA' in result.stderr and not result.stdout, arguments, result)
+    kernel = run('bench', 'linear', '--kernel', 'cuda' if 'CUDA not built' in run('info').stdout else 'cublaslt.linear', *LINEAR[2:])
+    check(kernel.returncode == 2 and 'none of them accepts' in kernel.stderr, kernel)
+
+
+def linear_options():
+    sizes = ('--batch', '4', '--inputs', '15', '--outputs', '7', *SMALL)
+    inference = records('bench', 'linear', *sizes, '--training', '0', '--activation', 'relu', '--peers')
+    check({r['direction'] for r in inference} == {'forward'}, inference)
+    apart = records('bench', 'linear', *sizes, '--rows', 'preferred', '--peers')
+    schema(apart)
+    check(apart[0]['bytes'] == 4 * (4 * 15 + 4 * 7 + 15 * 7) and not any(r['kernel'].startswith('peer.') for r in apart), apart)
+    moved = records('bench', 'copy', '--bytes', '65536', *SMALL)
+    schema(moved)
+    check([(r['kernel'], r['bytes']) for r in moved] == [('copy', 131072)], moved)
 
 
 def progress():
@@ -322,7 +368,14 @@ def wrong_arguments():
                                 ('--batch: expected a whole number', ('linear', '--batch', '-1')),
                                 ('--kernel: expected one of', ('linear', '--kernel', 'cpu.softmax_online')),
                                 ('no case of linear with the tag "bench" holds "x=y"', ('linear', '--filter', 'x=y')),
-                                ('--tag: expected bench or headline or users, got "all"', ('linear', '--tag', 'all')),
+                                ('--tag: expected bench or card or headline or users, got "all"', ('linear', '--tag', 'all')),
+                                ('--device: expected cpu or cuda:N, got "tpu"', ('linear', '--device', 'tpu')),
+                                ('--device: expected cpu, where the translation model', ('gnmt', '--device', 'cuda:0')),
+                                ('--story: expected --device cuda:N, got cpu', ('attention', '--story', '--device', 'cpu')),
+                                ('--graphs: expected --device cuda:N, got cpu', ('linear', '--graphs')),
+                                ('--story: expected no --dtype f32', ('attention', '--story', '--dtype', 'f32')),
+                                ('no case of the story holds', ('attention', '--story', '--list', '--filter', 'head_dim=7')),
+                                ('rows: expected one of dense, preferred, got "3"', (*LINEAR[1:], '--rows', '3')),
                                 ('lengths: expected one of none, random, full, zero, got "3"', (*RECURRENT, '--lengths', '3')),
                                 ('projection', (*RECURRENT, '--cell', 'gru', '--projection', '2')),
                                 ('expected length of at least 1, or text=numbers', GNMT),
@@ -346,6 +399,8 @@ attention_options()
 model()
 threads()
 peers()
+cards()
+linear_options()
 progress()
 with tempfile.TemporaryDirectory() as temporary:
     tables(temporary)

@@ -112,6 +112,20 @@ def missing_texts(script):
         script()
 
 
+def card(script):
+    """Where a toolkit and a card are, the demo trains there, unless the caller chose a device."""
+    setup = os.path.join(script.root, 'scripts', 'setup.sh')
+    with open(setup, encoding='utf-8') as file:
+        before = file.read()
+    script.write(setup, before + 'has_cuda_toolkit() { :; }\nhas_cuda_card() { :; }\n')
+    shutil.copytree(os.path.join(script.root, 'build', 'cpu'), os.path.join(script.root, 'build', 'cuda'))
+    check(script() == ['demo', '--device', 'cuda:0'], 'the built-in corpus on the card')
+    own = ['train', '--train', 'a.tsv', '--out', 'mine']
+    check(script(*own[1:]) == own + ['--device', 'cuda:0'], 'a text on the card')
+    check(script('--device', 'cpu') == ['demo', '--device', 'cpu'], 'the device that is given')
+    script.write(setup, before)
+
+
 def tests_of_the_build(script):
     """The demo builds no tests, keeps those of a folder that has them, and leaves the presets with them."""
     cache = os.path.join(script.root, 'build', 'cpu', 'CMakeCache.txt')
@@ -131,6 +145,7 @@ with tempfile.TemporaryDirectory() as temporary:
     demo = Script(os.path.join(temporary, 'script'))
     folders_of_texts(demo)
     missing_texts(demo)
+    card(demo)
     tests_of_the_build(demo)
     os.mkdir(os.path.join(temporary, 'demo'))
     temporary_folder(os.path.join(temporary, 'demo'))

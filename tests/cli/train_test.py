@@ -61,6 +61,16 @@ def end_to_end(folder, common):
     return out
 
 
+def sixteen_bits(folder, common):
+    """f16 on the CPU: the loss scale is told, kept in the checkpoint, and a run of another type does not go on."""
+    out = os.path.join(folder, 'f16')
+    lines = good('train', *common, '--out', out, '--steps', '4', '--precision', 'f16').splitlines()
+    check(any('loss scale 65536, 0 skipped' in line for line in lines), lines)
+    check(lines[-1].startswith('test BLEU'), lines)
+    refused(['precision: expected f16', 'got f32'], 'train', *common, '--out', out, '--steps', '5', begun=True)
+    check(good('translate', '--model', out, stdin='one\n').count('\n') == 1, 'a model of f16 translates')
+
+
 def nothing_to_test(folder, common):
     """The last line speaks of the test even where there is none."""
     nothing = write(os.path.join(folder, 'nothing.tsv'), '')
@@ -119,7 +129,7 @@ def wrong_arguments(folder, pairs):
     refused(['--dropout', 'from 0 to 0.999'], 'train', '--train', pairs, '--dropout', '1', *out)
     refused(['--minutes', '--steps'], 'train', '--train', pairs, '--steps', '1', '--minutes', '1', *out)
     refused(['numbers', 'letters'], 'train', '--corpus', 'letters', *out)
-    refused(['--precision: expected f32', 'got bf16'], 'train', '--train', pairs, '--precision', 'bf16', *out)
+    refused(['--precision: expected f32, f16 or bf16', 'got f64'], 'train', '--train', pairs, '--precision', 'f64', *out)
     refused(['--out: expected a folder'], 'train', '--train', pairs, '--out', '')
     refused(['--max-words 1: none of the 80 training pairs'], 'train', '--train', write(pairs + '.long', 'a b\tc d\n' * 80),
             '--max-words', '1', *out)
@@ -145,6 +155,7 @@ def main():
         common = ['--train', pairs, '--valid', valid, '--test', test, '--max-words', '5', '--layers', '1', '--hidden', '16',
                   '--vocab', '60', '--batch-tokens', '200', '--valid-every', '6']
         whole = end_to_end(folder, common)
+        sixteen_bits(folder, common)
         nothing_to_test(folder, common)
         interrupted(folder, common, whole)
         under_signals(folder)

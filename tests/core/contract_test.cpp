@@ -124,7 +124,7 @@ TEST(Plans, TakeThreadsAndInstructionsFromTheDescription) {
   EXPECT_LE(make_query(PointwiseDescription{}, PointwiseSizes{}, device, {}).isa, best_isa());
   device.isa = "sse9";
   EXPECT_EQ(error_of([&] { PointwisePlan({}, {4}, device); }),
-            "[device] isa: expected portable, avx2, avx512 or amx (for example avx2), got \"sse9\"");
+            "[device] isa: expected portable, avx2, avx512, avx512_bf16 or amx (for example avx2), got \"sse9\"");
   device.isa = "portable", device.cores = 0;
   EXPECT_EQ(error_of([&] { PointwisePlan({}, {4}, device); }), "[device] cores: expected 1 or more, got 0");
 }

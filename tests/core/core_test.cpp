@@ -141,11 +141,26 @@ TEST(Runtime, BuffersAreAlignedAndStreamsDone) {
   EXPECT_TRUE(backends().front().usable);
 }
 
+TEST(Runtime, TheCpuHasItsOwnStreamButNoGraphs) {
+  const OwnedStream own(Device::cpu());
+  EXPECT_EQ(own.stream().device, Device::cpu());
+  const Buffer here = Buffer::on_host(100, Device::cpu());
+  EXPECT_EQ(here.device(), Device::cpu());
+  EXPECT_EQ(here.bytes(), 100U);
+  ASSERT_NE(here.data(), nullptr);
+  bool ran = false;
+  EXPECT_EQ(error_of([&] { Graph::capture(own.stream(), [&] { ran = true; }); }),
+            "[graph.capture] stream: expected one of a card, got one of cpu");
+  EXPECT_FALSE(ran);
+  EXPECT_FALSE(Graph().given());
+  EXPECT_EQ(error_of([&] { Graph().launch(own.stream()); }), "[graph.launch] expected a captured graph, got none");
+}
+
 TEST(Isa, NamesComeBackAndAWishOnlyLowers) {
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) EXPECT_EQ(parse_isa(name(isa)), isa);
+  for (const Isa isa : every_isa) EXPECT_EQ(parse_isa(name(isa)), isa);
   EXPECT_LE(chosen_isa(), best_isa());
   EXPECT_EQ(error_of([] { parse_isa("sse9"); }),
-            "[EVERGLOW_ISA] expected portable, avx2, avx512 or amx (for example EVERGLOW_ISA=avx2), got \"sse9\"");
+            "[EVERGLOW_ISA] expected portable, avx2, avx512, avx512_bf16 or amx (for example EVERGLOW_ISA=avx2), got \"sse9\"");
 }
 
 TEST(Parallel, RangesAndTasksCoverEachIndexOnce) {

@@ -25,7 +25,7 @@ constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<Isa> isas() {
   std::vector<Isa> out;
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+  for (const Isa isa : every_isa)
     if (isa <= best_isa()) out.push_back(isa);
   return out;
 }

@@ -20,7 +20,7 @@ constexpr DType types[] = {DType::f32, DType::f16, DType::bf16};
 
 std::vector<Isa> isas() {
   std::vector<Isa> out;
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+  for (const Isa isa : every_isa)
     if (isa <= best_isa()) out.push_back(isa);
   return out;
 }

@@ -33,7 +33,7 @@ class SimdFunctionsTest : public testing::TestWithParam<Isa> {
 
 std::vector<Isa> machine_sets() {
   std::vector<Isa> out;
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+  for (const Isa isa : every_isa)
     if (isa <= best_isa()) out.push_back(isa);
   return out;
 }

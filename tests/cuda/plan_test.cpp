@@ -45,6 +45,18 @@ TEST(CudaPlans, ADeterministicLinearLayerIsThePlainRow) {
   EXPECT_NE(plan.explain().rows[0].reason.find("order"), std::string::npos) << plan.explain().rows[0].reason;
 }
 
+/// Without tensor cores, in small tiles: nobody should take its time for the library's.
+TEST(CudaPlans, ThePlainRowIsPredictedAsSlowAsItIs) {
+  const auto predicted = [](const char* row, DType dtype) {
+    const LinearDescription d{.inputs = 1024, .outputs = 4096, .dtype = dtype};
+    return LinearPlan(d, {4096}, h200(), {.force = row}).explain().time_us;
+  };
+  EXPECT_GT(predicted("cuda.linear", DType::f16), 50 * predicted("cublaslt.linear", DType::f16));
+  EXPECT_GT(predicted("cuda.linear", DType::f32), 3 * predicted("cublaslt.linear", DType::f32));
+  const LinearPlan odd({.inputs = 1023, .outputs = 4097, .dtype = DType::f16}, {4096}, h200(), {.force = "cuda.linear"});
+  EXPECT_EQ(odd.explain().alignment_needed, 0) << "its loads are single elements, wherever rows begin";
+}
+
 /// 4 gates of both directions in f32 are kept for each row and step, and the cell state; packed are the matrices in f16 and in f32.
 TEST(CudaPlans, RecurrentLayersGoStepByStep) {
   constexpr std::int64_t hidden = 128, inputs = 64, steps = 8, batch = 4;

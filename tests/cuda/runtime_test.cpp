@@ -101,6 +101,47 @@ TEST_F(Cards, EventsOrderStreams) {
   EXPECT_THROW(event.record(Stream{}), Error);
 }
 
+/// Work that is recorded does not run; each launch runs it once, on what lies in the memory then.
+TEST_F(Cards, GraphsRunWhatTheyWereTold_sanitize) {
+  const OwnedStream own(card);
+  const Buffer host = Buffer::on_host(64 * sizeof(float), card);
+  const TensorView here(host.data(), DType::f32, {64});
+  EXPECT_EQ(host.device(), Device::cpu());
+  CardTensor a(DType::f32, {64}, card), b(DType::f32, {64}, card);
+  const PointwisePlan add({.operation = Pointwise::add}, {64}, card);
+  const auto values = [&] {
+    HostTensor out(DType::f32, {64});
+    copy(out, b.view);
+    return out.values();
+  };
+  HostTensor first(DType::f32, {64});
+  first.set(counted(64));
+  copy(here, first);
+  copy(a.view, here, own.stream());
+  copy(b.view, here, own.stream());
+  const Graph graph = Graph::capture(own.stream(), [&] { add.run({.a = a.view, .b = b.view, .y = b.view}, {}, own.stream()); });
+  ASSERT_TRUE(graph.given());
+  EXPECT_EQ(values(), counted(64));
+  graph.launch(own.stream());
+  graph.launch(own.stream());
+  std::vector<double> expected = counted(64);
+  for (double& value : expected) value *= 3;
+  EXPECT_EQ(values(), expected);
+}
+
+TEST_F(Cards, ACaptureThatFailsLeavesTheStreamUsable) {
+  const OwnedStream own(card);
+  CardTensor a(DType::f32, {4}, card);
+  const PointwisePlan fill({.operation = Pointwise::fill, .factor = 2}, {4}, card);
+  const auto work = [&] { fill.run({.y = a.view}, {}, own.stream()); };
+  EXPECT_THROW(Graph::capture(own.stream(), [&] { work(), throw Error(ErrorCode::io, "test", "no more"); }), Error);
+  EXPECT_THROW(Graph::capture(stream, work), Error);  // the default stream of the card
+  work();
+  HostTensor out(DType::f32, {4});
+  copy(out, a.view);
+  EXPECT_EQ(out.values(), std::vector<double>(4, 2.0));
+}
+
 TEST_F(Cards, MoreMemoryThanThereIs) {
   try {
     Buffer(std::size_t{1} << 50, card);

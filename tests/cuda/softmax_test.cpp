@@ -119,5 +119,37 @@ TEST_F(CudaSoftmax, SpecialValuesStayInTheirRows_sanitize) {
   }
 }
 
+/// One plan, two streams at once, a workspace each: rows of a block, of a cluster, and of two launches that meet in the workspace.
+TEST_F(CudaSoftmax, RunsOnTwoStreamsAtOnce) {
+  constexpr std::int64_t rows = 8;
+  for (const std::int64_t columns : {4096, 100000, 1000003}) {
+    SCOPED_TRACE(columns);
+    const SoftmaxPlan plan({}, {rows, columns}, card);
+    HostTensor x[2] = {HostTensor(DType::f32, {rows, columns}), HostTensor(DType::f32, {rows, columns})};
+    HostTensor y[2] = {HostTensor(DType::f32, {rows, columns}), HostTensor(DType::f32, {rows, columns})};
+    HostTensor expected(DType::f32, {rows, columns});
+    proof::Placement places[] = {proof::Placement(card), proof::Placement(card)};
+    cudaStream_t streams[2] = {nullptr, nullptr};
+    SoftmaxForward forwards[2];
+    const Buffer scratch[] = {Buffer(plan.workspace_bytes(), card), Buffer(plan.workspace_bytes(), card)};
+    for (std::size_t i = 0; i < 2; ++i) {
+      ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+      x[i].uniform(i + 1, -4, 4);
+      forwards[i] = proof::placed(places[i], SoftmaxForward{x[i], y[i]});
+    }
+    stream.synchronize();
+    for (int repeat = 0; repeat < 4; ++repeat)
+      for (std::size_t i = 0; i < 2; ++i) plan.forward(forwards[i], scratch[i], {card, streams[i]});
+    for (std::size_t i = 0; i < 2; ++i) {
+      Stream{card, streams[i]}.synchronize();
+      places[i].finish();
+      cudaStreamDestroy(streams[i]);
+      const std::vector<double> came = y[i].values();
+      proof::forward_on(card, plan, SoftmaxForward{x[i], expected}, test::Scratch(plan.workspace_bytes()));
+      EXPECT_EQ("", test::compare(expected.values(), came, 0));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace everglow

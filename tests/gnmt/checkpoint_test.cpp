@@ -82,7 +82,7 @@ TEST(Checkpoint, refuses_a_model_of_another_shape) {
   const Saved saved;
   ModelDescription wider = saved.description;
   wider.hidden = 8;
-  const Model other(wider, Device::cpu(), {});
+  Model other(wider, Device::cpu(), {});
   const std::string message = message_of([&] { Checkpoint(saved.file).restore(other); });
   EXPECT_NE(message.find("expected tensor"), std::string::npos) << message;
   EXPECT_NE(message.find(saved.file), std::string::npos) << message;
@@ -128,7 +128,7 @@ TEST(Checkpoint, names_numbers_that_no_run_has_sanitize) {
                                                 {"/model/vocabulary", 3},
                                                 {"/model/dropout", 1},
                                                 {"/model/dtype", "f99"},
-                                                {"/model/dtype", "bf16"}};
+                                                {"/model/dtype", "i32"}};
   for (const auto& [pointer, value] : cases) {
     Json json = Json::parse(to_json(saved.state));
     json[Json::json_pointer(pointer)] = value;

@@ -220,8 +220,8 @@ TEST(Model, ErrorsNameArgumentExpectedAndActual) {
   EXPECT_EQ(error_of([&] { make({.hidden = 200, .vocabulary = 9}); }),
             "[gnmt.model] hidden: expected a multiple of its 3 heads, got 200");
   EXPECT_EQ(error_of([&] { make({.hidden = 8, .vocabulary = 3}); }), "[gnmt.model] vocabulary: expected 4 or more, got 3");
-  EXPECT_EQ(error_of([&] { make({.hidden = 8, .vocabulary = 9, .dtype = DType::f16}); }),
-            "[gnmt.model] dtype: expected f32 or f64, got f16");
+  EXPECT_EQ(error_of([&] { make({.hidden = 8, .vocabulary = 9, .dtype = DType::i32}); }),
+            "[gnmt.model] dtype: expected f32, f16, bf16 or f64, got i32");
   Model model = lively(test::tiny(2), 1);
   Batch batch = test::ragged_batch(11);
   const auto state = model.start(batch, 2);

@@ -64,21 +64,21 @@ std::string message_of(const std::function<void()>& action, ErrorCode code = Err
   return "nothing was thrown";
 }
 
-class Interrupted : public testing::TestWithParam<std::int64_t> {};
-
-TEST_P(Interrupted, run_goes_on_to_the_same_bits) {
+/// A run that is stopped before a step and goes on, beside one that is not stopped.
+void check_interrupted(std::int64_t step, DType precision) {
   const test::TemporaryFolder folder;
   const TrainData data = small_data();
-  const TrainOptions whole = small_options(folder.file("whole")), parts = small_options(folder.file("parts"));
+  TrainOptions whole = small_options(folder.file("whole")), parts = small_options(folder.file("parts"));
+  whole.precision = parts.precision = precision;
   const TrainResult result = train(whole, data, {});
   EXPECT_EQ(result.steps, 30);
   EXPECT_FALSE(result.interrupted);
   EXPECT_EQ(result.test_lines, 4);
 
   std::int64_t asked = 0;
-  const TrainResult stopped = train(parts, data, {}, [&] { return asked++ == GetParam(); });
+  const TrainResult stopped = train(parts, data, {}, [&] { return asked++ == step; });
   EXPECT_TRUE(stopped.interrupted);
-  EXPECT_EQ(stopped.steps, GetParam());
+  EXPECT_EQ(stopped.steps, step);
   const TrainResult resumed = train(parts, data, {});
   EXPECT_EQ(resumed.steps, 30);
   EXPECT_EQ(resumed.tokens, result.tokens);
@@ -86,6 +86,16 @@ TEST_P(Interrupted, run_goes_on_to_the_same_bits) {
   for (const char* name : {"/last.safetensors", "/best.safetensors"}) {
     EXPECT_EQ(tensors_of(parts.out + name), tensors_of(whole.out + name)) << name;
     EXPECT_EQ(to_json(comparable(parts.out + name)), to_json(comparable(whole.out + name))) << name;
+  }
+}
+
+class Interrupted : public testing::TestWithParam<std::int64_t> {};
+
+TEST_P(Interrupted, run_goes_on_to_the_same_bits) { check_interrupted(GetParam(), DType::f32); }
+TEST(Trainer, runs_of_16_bits_go_on_to_the_same_bits) {
+  for (const DType precision : {DType::f16, DType::bf16}) {
+    SCOPED_TRACE(name(precision));
+    check_interrupted(17, precision);
   }
 }
 
@@ -214,6 +224,8 @@ TEST(Trainer, names_wrong_options_sanitize) {
   EXPECT_NE(message([](TrainOptions& o) { o.dropout = 1; }).find("dropout"), std::string::npos);
   EXPECT_NE(message([](TrainOptions& o) { o.out.clear(); }).find("out:"), std::string::npos);
   EXPECT_NE(message([](TrainOptions& o) { o.learning_rate = 0; }).find("learning_rate"), std::string::npos);
+  EXPECT_NE(message([](TrainOptions& o) { o.precision = DType::f64; }).find("precision: expected f32, f16 or bf16, got f64"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { train(small_options(folder.file("run")), {}, {}); }).find("training pair"), std::string::npos);
 }
 

@@ -103,6 +103,67 @@ TEST(Adam, OverflowChangesNothingAndIsNotCounted_sanitize) {
     }
 }
 
+/// Three overflows and three good steps of gradients that are scaled: the steps of a plain run of three, with the rates that the
+/// skipped ones move on to.
+TEST(Adam, AScalerHalvesDoublesAndChoosesTheRate_sanitize) {
+  for (const auto& row : kernels("adam", DeviceKind::cpu)) {
+    SCOPED_TRACE(row);
+    Model scaled(Shapes{{10}, {500}}), plain = Model(Shapes{{10}, {500}});
+    HostTensor scaler(DType::f32, {3}), rates(DType::f32, {2});
+    scaler.put(0, 1024), scaler.put(1, 0), scaler.put(2, 0);
+    rates.put(0, 0.01), rates.put(1, 0.02);
+    const AdamDescription d{.clip = 1, .scale_interval = 2};
+    const auto tensors = scaled.tensors(), plain_tensors = plain.tensors();
+    const auto step = [&](bool bad, double scale, double good, double skipped) {
+      const double factor = scaler.at(0), rate = rates.at(static_cast<std::int64_t>(scaler.at(2)) % 2);
+      for (std::size_t k = 0; k < 2; ++k)
+        for (std::int64_t i = 0; i < plain.gradients[k].view().elements(); ++i)
+          scaled.gradients[k].put(i, factor * plain.gradients[k].at(i));
+      if (bad) scaled.gradients[1].put(77, std::numeric_limits<double>::infinity());
+      const auto before = scaled.all(scaled.parameters);
+      run(d, scaled,
+          {.tensors = tensors,
+           .step = scaled.step,
+           .rate = rates,
+           .norm = scaled.norm,
+           .overflow = scaled.overflow,
+           .scaler = scaler},
+          row);
+      EXPECT_EQ(scaler.values(), (std::vector<double>{scale, good, skipped}));
+      if (bad) {
+        EXPECT_EQ(scaled.all(scaled.parameters), before);
+        return;
+      }
+      plain.rate.fill(rate);
+      run(d, plain, {.tensors = plain_tensors, .step = plain.step, .rate = plain.rate, .norm = plain.norm}, row);
+      EXPECT_EQ(scaled.norm.at(0), plain.norm.at(0));
+      EXPECT_EQ(scaled.all(scaled.parameters), plain.all(plain.parameters));  // powers of two change no digit
+    };
+    step(true, 512, 0, 1);
+    step(false, 512, 1, 1);
+    step(true, 256, 0, 2);
+    step(false, 256, 1, 2);
+    step(false, 512, 0, 2);
+    step(true, 256, 0, 3);
+  }
+}
+
+TEST(Adam, AScalersScaleStaysWithinItsBounds) {
+  for (const auto& row : kernels("adam", DeviceKind::cpu)) {
+    Model model(Shapes{{4}});
+    HostTensor scaler(DType::f32, {3});
+    const auto tensors = model.tensors();
+    for (const bool bad : {false, true}) {
+      model.gradients[0].fill(bad ? std::nan("") : 0.0);
+      const double bound = bad ? 0x1p-24 : 0x1p24;
+      scaler.put(0, bound), scaler.put(1, 1999), scaler.put(2, 0);
+      run({}, model, {.tensors = tensors, .step = model.step, .rate = model.rate, .overflow = model.overflow, .scaler = scaler},
+          row);
+      EXPECT_EQ(scaler.values(), (std::vector<double>{bound, 0, bad ? 1.0 : 0.0})) << row;
+    }
+  }
+}
+
 TEST(Adam, LargeFiniteGradientsAreNoOverflow) {
   for (const auto& row : kernels("adam", DeviceKind::cpu)) {
     Model model(Shapes{{100}});

@@ -148,7 +148,7 @@ std::vector<std::pair<std::string, std::function<AttentionResults(const Problem&
   std::vector<std::pair<std::string, std::function<AttentionResults(const Problem&)>>> out;
   out.emplace_back("exact", [](const Problem& q) { return proof::exact_attention(q.d, q.s, q.in); });
   for (const auto& row : test::accepting_rows<AttentionPlan>("attention", p.d, p.s))
-    for (const std::string isa : {"portable", "avx2", "avx512"}) {
+    for (const std::string isa : {"portable", "avx2", "avx512", "avx512_bf16"}) {
       const bool reference = row.starts_with("reference");  // has no kernels
       if (reference && isa != "portable") continue;
       for (const bool deterministic : {false, true}) {

@@ -1,6 +1,7 @@
 // Tensors of a linear layer that lie in memory in any way: transposed, with gaps between rows and between elements, repeated, and
 // folded from more dimensions. Whole numbers, so that every row agrees to the bit in every type.
 #include "cases/proof/linear.hpp"
+#include "gemm/gemm.hpp"
 #include "support/tensor.hpp"
 
 #include <gtest/gtest.h>
@@ -190,7 +191,8 @@ TEST_P(LinearViews, RepeatedTensorsAreRead_sanitize) {
   }
 }
 
-/// Packing reads any strides, and the packed form of 16 bits takes half of the memory.
+/// Packing reads any strides, and the packed form of 16 bits takes half of the memory; pairs of bf16 need an even number of rows,
+/// here one more for the gradient of x, whose columns fill two panels of 32.
 TEST_P(LinearViews, WeightsOfAnyStridesPack_sanitize) {
   for (const auto layout : {LinearLayout::outputs_inputs, LinearLayout::inputs_outputs})
     for (const std::int64_t batch : {1, 9, 70}) {
@@ -200,7 +202,8 @@ TEST_P(LinearViews, WeightsOfAnyStridesPack_sanitize) {
       Tensors dense = whole_numbers(p, GetParam());
       run(plan_of(p, GetParam(), {.force = "reference.linear"}), dense.forward(p), dense.backward());
       const LinearPlan plan = plan_of(p, GetParam(), {.threads = 2, .force = "cpu.linear"});
-      EXPECT_EQ(plan.packed_bytes() * 4,
+      const std::size_t paired = GetParam() == DType::bf16 && multiplies_bf16(chosen_isa()) ? 64 * size_of(DType::bf16) : 0;
+      EXPECT_EQ((plan.packed_bytes() - paired) * 4,
                 plan_of(p, DType::f32, {.force = "cpu.linear"}).packed_bytes() * size_of(p.description.dtype));
       for (const Lie weights : lies) {
         const PlacedTensors t(blank, Lie::padded, weights, Lie::spread);

@@ -1,5 +1,6 @@
 // Errors and explanations of the recurrent layer.
 #include "cases/proof/recurrent_problem.hpp"
+#include "gemm/gemm.hpp"
 #include "support/tensor.hpp"
 
 #include <gtest/gtest.h>
@@ -215,10 +216,13 @@ TEST(RecurrentPlan, RowsAndReasons_sanitize) {
   const RecurrentPlan plan({.inputs = 3, .hidden = 4}, {2, 2});
   EXPECT_EQ(plan.explain().kernel, "cpu.recurrent_stepwise");
   EXPECT_EQ(plan.reserve_bytes(), 0U);
+  const std::string bf16 = multiplies_bf16(chosen_isa())
+                               ? "x, h and weights of bf16 multiplied as they are, in pairs; widened where they meet f32"
+                               : "bf16 widened to f32";
   for (const auto& [d, words] : std::vector<std::pair<RecurrentDescription, std::string>>{
            {{.inputs = 3, .hidden = 4}, ""},
-           {{.inputs = 3, .hidden = 4, .dtype = DType::f16}, ""},
-           {{.inputs = 3, .hidden = 4, .dtype = DType::bf16, .training = true}, ""},  // pytorch#88136: no bf16 LSTM
+           {{.inputs = 3, .hidden = 4, .dtype = DType::f16}, "f16 converted to f32"},
+           {{.inputs = 3, .hidden = 4, .dtype = DType::bf16, .training = true}, bf16},  // pytorch#88136: no bf16 LSTM
            {{.inputs = 3, .hidden = 4, .dtype = DType::f64}, "f64 is served by the reference alone"},
            {{.cell = Cell::gru, .inputs = 3, .hidden = 4, .layers = 2, .dropout = 0.5F, .resets = true}, ""},
            {{.cell = Cell::gru_reset_before, .inputs = 3, .hidden = 4}, ""},

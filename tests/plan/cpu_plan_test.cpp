@@ -158,6 +158,27 @@ TEST(CpuPlanner, FewerThreadsTakeLonger) {
   EXPECT_DOUBLE_EQ(plan::speedup_of(core, 9), 3);
 }
 
+/// Pairs of bf16 take half of the time where both operands are bf16, and no other product any less.
+TEST(CpuPlanner, PairsOfBf16TakeHalfOfTheTime) {
+  const DeviceFigures figures = estimated();
+  const CpuFigures pairs = plan::estimate_costs(figures, 16, true), widened = plan::estimate_costs(figures, 16);
+  for (const std::size_t dtype : {0, 1, 2}) {
+    const double share = dtype == 2 ? 0.5 : 1;
+    EXPECT_DOUBLE_EQ(pairs.own[dtype][0].multiply_ns, share * widened.own[dtype][0].multiply_ns);
+    EXPECT_DOUBLE_EQ(pairs.step[dtype].multiply_ns, share * widened.step[dtype].multiply_ns);
+    EXPECT_DOUBLE_EQ(pairs.attention[dtype][0].multiply_ns, (1 + share) / 2 * widened.attention[dtype][0].multiply_ns);
+    EXPECT_DOUBLE_EQ(pairs.attention[dtype][1].multiply_ns, (3 + 2 * share) / 5 * widened.attention[dtype][1].multiply_ns);
+    EXPECT_DOUBLE_EQ(pairs.few_queries_ns[dtype], widened.few_queries_ns[dtype]);
+  }
+  const plan::Machine with = plan::machine_of(figures, {.dtype = DType::bf16, .pairs = true});
+  const plan::Machine without = plan::machine_of(figures, {.dtype = DType::bf16});
+  EXPECT_EQ(with.mixed[0].multiply_ns, without.mixed[0].multiply_ns);
+  const plan::CpuLoop loop;
+  plan::LoopProduct of_h{64, 1024, 256}, of_gradients{64, 1024, 256, true};
+  EXPECT_LT(plan::cpu_loop_product_us(loop, with, 0, of_h), 0.6 * plan::cpu_loop_product_us(loop, without, 0, of_h));
+  EXPECT_EQ(plan::cpu_loop_product_us(loop, with, 0, of_gradients), plan::cpu_loop_product_us(loop, without, 0, of_gradients));
+}
+
 TEST(CpuPlanner, MeasuredCostsAreWhatIsPredicted) {
   DeviceFigures figures = measured(1);
   figures.cpu.threads = 2, figures.cpu.speedup = 2;
@@ -169,7 +190,7 @@ TEST(CpuPlanner, MeasuredCostsAreWhatIsPredicted) {
 }
 
 TEST(CpuPlanner, TheCutsAreThoseOfTheRows) {
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+  for (const Isa isa : every_isa) {
     const auto& kernels = cpu::forward_kernels(isa);
     EXPECT_EQ(kernels.block_keys, plan::attention_keys);
     EXPECT_EQ(kernels.block_queries, plan::attention_vectors * kernels.lanes);

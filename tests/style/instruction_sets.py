@@ -1,6 +1,7 @@
-# Finds instructions where they must not be: AVX-512 outside the objects of avx512, AVX outside those of avx2 and avx512, and inline
-# functions in either that the linker could hand to code for every processor.
-# Usage: instruction_sets.py LIST, lines "set path" with set = common, portable, avx2 or avx512. Exits with 77 where it cannot look.
+# Finds instructions where they must not be: AVX-512 outside the objects of avx512, its products of bf16 outside those of
+# avx512_bf16, AVX outside all of these and avx2, and inline functions in any of them that the linker could hand to code for every
+# processor. Usage: instruction_sets.py LIST, lines "set path" with set = common, portable, avx2, avx512 or avx512_bf16. Exits with 77
+# where it cannot look.
 import platform
 import re
 import shutil
@@ -9,15 +10,18 @@ import sys
 
 AVX512 = re.compile(r'%zmm|%[xy]mm(?:1[6-9]|2\d|3[01])\b|%k[0-7]\b')
 AVX = re.compile(r'%ymm|\tv[a-z]\w*\s+.*%xmm')
-ALLOWED = {'common': 'sse', 'portable': 'sse', 'avx2': 'avx', 'avx512': 'avx512'}
+PAIRS = re.compile(r'\tv\w*bf16\w*\s')
+ALLOWED = {'common': 'sse', 'portable': 'sse', 'avx2': 'avx', 'avx512': 'avx512', 'avx512_bf16': 'avx512_bf16'}
 
 
 def widest(disassembly):
     """The widest instruction set in objdump's text, and the first line that shows it."""
     found, shown = 'sse', ''
     for line in disassembly.splitlines():
-        if AVX512.search(line):
-            return 'avx512', line.strip()
+        if PAIRS.search(line):
+            return 'avx512_bf16', line.strip()
+        if found != 'avx512' and AVX512.search(line):
+            found, shown = 'avx512', line.strip()
         if found == 'sse' and AVX.search(line):
             found, shown = 'avx', line.strip()
     return found, shown
@@ -29,11 +33,11 @@ def shared_functions(symbols):
 
 
 def check(kind, disassembly, symbols):
-    order = ['sse', 'avx', 'avx512']
+    order = ['sse', 'avx', 'avx512', 'avx512_bf16']
     found, shown = widest(disassembly)
     if order.index(found) > order.index(ALLOWED[kind]):
         yield f'{found} code in an object of {kind}: {shown}'
-    if kind in ('avx2', 'avx512'):
+    if kind in ('avx2', 'avx512', 'avx512_bf16'):
         for name in shared_functions(symbols):
             yield f'{name} could be linked into code for every processor'
 
@@ -59,7 +63,7 @@ def main():
         for text in check(kind, disassembly, output_of('nm', '-C', path)):
             print(f'{path}: {text}')
             bad += 1
-    for kind in ('avx2', 'avx512'):
+    for kind in ('avx2', 'avx512', 'avx512_bf16'):
         if kind in seen and ALLOWED[kind] not in seen[kind]:
             print(f'no {ALLOWED[kind]} code in the objects of {kind}: are its flags lost?')
             bad += 1

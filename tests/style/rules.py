@@ -27,7 +27,8 @@ MAY_INCLUDE = {
 # Third-party headers and the only folders that may include them.
 THIRD_PARTY = {
     r'(oneapi/)?dnnl': ('src/gemm/', 'bench/'),
-    r'cublas': ('src/gemm/', 'bench/'),
+    r'cublas': ('src/gemm/', 'bench/cuda/'),
+    r'cudnn': ('bench/cuda/',),
     r'cuda(_\w+)?\.h|cuda_|cooperative_groups|mma\.h|cub/|cute/|cutlass': ('src/cuda/', 'src/gemm/cublaslt', 'bench/cuda/', 'tests/cuda/'),
     r'nlohmann/|fmt/': ('src/gnmt/', 'cli/', 'tests/'),
     r'sentencepiece|utf8proc': ('src/gnmt/', 'tests/gnmt/'),

@@ -125,12 +125,15 @@ class InstructionSets(unittest.TestCase):
     SSE = '   0:\taddps  %xmm1,%xmm0'
     AVX = '   0:\tvaddps %xmm1,%xmm2,%xmm0'
     WIDE = '   0:\tvaddps %zmm1,%zmm2,%zmm0'
+    PAIRS = '   0:\tvdpbf16ps %zmm0,%zmm30,%zmm4'
     MASK = '   0:\tvaddps %ymm1,%ymm2,%ymm0{%k1}'
 
     def test_wrong_object(self):
-        for kind, text in (('common', self.AVX), ('portable', self.AVX), ('portable', self.WIDE), ('avx2', self.WIDE), ('avx2', self.MASK)):
+        for kind, text in (('common', self.AVX), ('portable', self.AVX), ('portable', self.WIDE), ('avx2', self.WIDE), ('avx2', self.MASK),
+                           ('avx512', self.PAIRS)):
             self.assertTrue(list(instruction_sets.check(kind, text, '')), (kind, text))
-        for kind, text in (('common', self.SSE), ('avx2', self.AVX), ('avx512', self.WIDE), ('avx512', self.MASK)):
+        for kind, text in (('common', self.SSE), ('avx2', self.AVX), ('avx512', self.WIDE), ('avx512', self.MASK),
+                           ('avx512_bf16', self.PAIRS)):
             self.assertFalse(list(instruction_sets.check(kind, text, '')), (kind, text))
 
     def test_shared_function(self):

@@ -26,6 +26,8 @@ struct TrainOptions {
   std::uint64_t seed = 1;
   std::int64_t max_words = 0;  ///< recorded in the checkpoint
   Device device;
+  /// f32, f16 or bf16: of activations and of the weights as the layers read them; the optimiser keeps f32 ones (ModelDescription).
+  DType precision = DType::f32;
   PlanOptions plan;
 };
 
@@ -38,8 +40,10 @@ struct Progress {
   double padding = 0;                ///< share of positions that are padding
   double gradient_norm = 0, learning_rate = 0;
   double seconds = 0, seconds_left = 0;
-  bool validated = false;                                  ///< the next fields are fresh
-  std::int64_t valid_lines = 0;                            ///< of which BLEU is; 0: there is no validation part, and the rest is 0
+  double loss_scale = 0;         ///< f16; 0: there is none
+  std::int64_t skipped = 0;      ///< steps of the run whose gradient was not finite; they count in no schedule
+  bool validated = false;        ///< the next fields are fresh
+  std::int64_t valid_lines = 0;  ///< of which BLEU is; 0: there is no validation part, and the rest is 0
   double valid_loss = 0, valid_bleu = 0, valid_exact = 0;  ///< nats a token; 0 ... 100; per cent
 };
 
@@ -70,11 +74,14 @@ struct TrainResult {
 
 /// Trains (or resumes), calls `report` about once a second and after each validation, and scores the best checkpoint on the test
 /// part. `stop` is asked before each step; true saves and ends the run as an interrupt does. A run that goes on gives the same bits
-/// as one that was never interrupted, where both have the same threads, the same instruction set (EVERGLOW_ISA) and the same build.
+/// as one that was never interrupted, where both have the same threads, the same instruction set (EVERGLOW_ISA) and the same build,
+/// or on a card the same card and the same kernels. There steps run ahead of the host by up to most_steps_ahead, and what they came
+/// to is told that much later. Throws Error(unsupported) where the device is not there.
 /// What would change the model or the order of the batches (layers, hidden, vocabulary,
-/// batch_tokens, max_words, seed, training text) must be what the checkpoint has, or an Error(invalid_argument) names it. A longer
-/// run is allowed. `best` is the checkpoint of the highest BLEU, or with until_exact of the most exact lines; without a validation
-/// part it is the last one. Throws Error(invalid_argument) where the run diverges, and saves nothing of what it came to.
+/// precision, batch_tokens, max_words, seed, training text) must be what the checkpoint has, or an Error(invalid_argument) names
+/// it. A longer run is allowed. `best` is the checkpoint of the highest BLEU, or with until_exact of the most exact lines; without
+/// a validation part it is the last one. Throws Error(invalid_argument) where the run diverges, and saves nothing of what it came
+/// to.
 TrainResult train(const TrainOptions& options, const TrainData& data, const std::function<void(const Progress&)>& report,
                   const std::function<bool()>& stop = {});
 

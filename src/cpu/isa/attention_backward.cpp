@@ -3,6 +3,7 @@
 #include "core/mutant.hpp"
 #include "cpu/isa/attention_hidden.hpp"
 #include "cpu/isa/attention_options.hpp"
+#include "cpu/isa/attention_words.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
@@ -146,9 +147,10 @@ void backward(const FlashBackwardBlock& b) {
   vfloat delta[NV]{}, lse[NV]{};
   GradientRows rows;
   if (any) {
-    pack_transposed<NV>(b.q, s.queries, s.head_dim, s.scale, scratch.q);
+    pack_columns<NV>(b.q, s.queries, s.head_dim, s.scale, scratch.q);
     if (flows) pack_transposed<NV>(b.d_o, s.queries, s.value_dim, 1, scratch.d_o);
     deltas<NV>(b, delta, lse);
+    if (flows && in_words(b.d_o, s.value_dim)) pack_columns<NV>(b.d_o, s.queries, s.value_dim, 1, scratch.d_o);
     if (b.dk.data != nullptr) rows.q = gathered(b.q, s.queries, s.head_dim, scratch.q_rows);
     if (b.dv.data != nullptr && flows) rows.d_o = gathered(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
   }
@@ -157,12 +159,13 @@ void backward(const FlashBackwardBlock& b) {
   bool started = false;
   for (std::int64_t j = s.key_begin; j < s.key_end; j += block_keys, started = true) {
     const std::int64_t keys = s.key_end - j < block_keys ? s.key_end - j : block_keys;
-    const FlashRows k = gathered(rows_from(b.k, j), keys, s.head_dim, scratch.k_rows);
-    rows.k = k;
-    const FlashRows v = gathered(rows_from(b.v, j), keys, s.value_dim, scratch.v_rows);
-    multiply<NV, false>({k.data, k.stride, scratch.q, width, scratch.p, width, keys, s.head_dim, false, nullptr});
-    if (flows && wants_ds)
-      multiply<NV, false>({v.data, v.stride, scratch.d_o, width, scratch.ds, width, keys, s.value_dim, false, nullptr});
+    const StoredRows k = rows_from(b.k, j), v = rows_from(b.v, j);
+    if (b.dq.data != nullptr || !in_words(k, s.head_dim)) rows.k = gathered(k, keys, s.head_dim, scratch.k_rows);
+    multiply_scores<NV>({k, rows.k, keys, s.head_dim, s.scale}, scratch.q, scratch.p);
+    if (flows && wants_ds) {
+      const FlashRows floats = in_words(v, s.value_dim) ? FlashRows{} : gathered(v, keys, s.value_dim, scratch.v_rows);
+      multiply_scores<NV>({v, floats, keys, s.value_dim, 1}, scratch.d_o, scratch.ds);
+    }
     const TilePlace at{0, s.queries, j, keys};
     rows.hides = b.options.scores && adjust_scores<NV>(b.options, at, scratch, scratch.slopes);
     rows.hides |= !sight.covers(j, j + keys);

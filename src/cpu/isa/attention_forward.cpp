@@ -3,6 +3,7 @@
 #include "core/mutant.hpp"
 #include "cpu/isa/attention_hidden.hpp"
 #include "cpu/isa/attention_options.hpp"
+#include "cpu/isa/attention_words.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
@@ -41,7 +42,8 @@ void online_softmax(float* p, std::int64_t keys, float* tops, float* sums, float
 
 /// Keys [key, key + keys), gathered for all blocks of queries that share them.
 struct KeyTile {
-  FlashRows k, v;
+  StoredRows stored_k;
+  FlashRows k, v;  // k only where it is not read as it is stored
   std::int64_t key, keys, value_dim;
   bool looked = false;
   RowSet rows = 0;
@@ -67,7 +69,7 @@ struct Block {
     q = b.scratch.q + index * b.shape.head_dim * block_queries, o = b.scratch.o + index * b.shape.value_dim * block_queries;
     top = b.scratch.top + index * block_queries, sum = b.scratch.sum + index * block_queries;
     for (int v = 0; v < NV; ++v) store(top + v * lanes, -infinity()), store(sum + v * lanes, vfloat{});
-    pack_transposed<NV>(rows_from(b.q, first), b.shape.queries - first, b.shape.head_dim, b.shape.scale, q);
+    pack_columns<NV>(rows_from(b.q, first), b.shape.queries - first, b.shape.head_dim, b.shape.scale, q);
   }
 
   void take(const FlashForwardBlock& b, KeyTile& tile) {
@@ -75,7 +77,7 @@ struct Block {
     const std::int64_t key = tile.key, keys = tile.keys;
     if (!sight.touches(key, key + keys)) return;
     float* const p = b.scratch.p;
-    multiply<NV, false>({tile.k.data, tile.k.stride, q, width, p, width, keys, b.shape.head_dim, false, nullptr});
+    multiply_scores<NV>({tile.stored_k, tile.k, keys, b.shape.head_dim, b.shape.scale}, q, p);
     const TilePlace at{first, b.shape.queries - first, key, keys};
     bool hides = b.options.scores && adjust_scores<NV>(b.options, at, b.scratch, nullptr);
     if (!sight.covers(key, key + keys)) {
@@ -130,9 +132,10 @@ void forward(const FlashForwardBlock& b, std::int64_t step) {
   for (std::int64_t j = s.key_begin, next = 0; j < s.key_end; j = next) {
     next = (j / block_keys + 1) * block_keys;
     const std::int64_t keys = (next < s.key_end ? next : s.key_end) - j;
-    const FlashRows k = gathered(rows_from(b.k, j), keys, s.head_dim, b.scratch.k_rows);
+    const StoredRows stored_k = rows_from(b.k, j);
+    const FlashRows k = in_words(stored_k, s.head_dim) ? FlashRows{} : gathered(stored_k, keys, s.head_dim, b.scratch.k_rows);
     const FlashRows v = gathered(rows_from(b.v, j), keys, s.value_dim, b.scratch.v_rows);
-    KeyTile tile{k, v, j, keys, s.value_dim};
+    KeyTile tile{stored_k, k, v, j, keys, s.value_dim};
     for (std::int64_t i = 0; i < blocks; ++i) block[i].take(b, tile);
   }
   for (std::int64_t i = 0; i < blocks; ++i) block[i].finish(b);

@@ -138,5 +138,10 @@ extern const AttentionForwardKernels attention_forward_kernels;
 extern const AttentionBackwardKernels attention_backward_kernels;
 extern const AttentionSmallKernels attention_small_kernels;
 }  // namespace avx512
+namespace avx512_bf16 {
+extern const AttentionForwardKernels attention_forward_kernels;
+extern const AttentionBackwardKernels attention_backward_kernels;
+extern const AttentionSmallKernels attention_small_kernels;
+}  // namespace avx512_bf16
 
 }  // namespace everglow

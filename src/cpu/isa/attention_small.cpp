@@ -3,6 +3,7 @@
 // moving a head's rows costs as much as multiplying them.
 #include "core/mutant.hpp"
 #include "cpu/isa/attention_hidden.hpp"
+#include "cpu/isa/attention_words.hpp"
 
 namespace everglow::EVERGLOW_ISA_NAMESPACE {
 namespace {
@@ -14,6 +15,11 @@ vfloat maxima_of(vfloat (&a)[lanes]) {
 #pragma GCC unroll 8
     for (int i = 0; i < width; ++i) a[i] = vmax(interleave_low(a[i], a[i + width]), interleave_high(a[i], a[i + width]));
   return a[0];
+}
+
+/// Rows in f32 where they are not read as words.
+FlashRows floats_of(const StoredRows& rows, std::int64_t count, std::int64_t width, float* copy) {
+  return in_words(rows, width) ? FlashRows{} : in_floats(rows, count, width, copy);
 }
 
 float* row_of(const FlashOutput& rows, std::int64_t first) { return rows.data + first * rows.stride; }
@@ -99,9 +105,9 @@ void forward(const FlashForwardBlock& b) {
   constexpr std::int64_t width = NV * lanes;
   const FlashShape& s = b.shape;
   const std::int64_t keys = s.key_end - s.key_begin;
-  pack_transposed<NV>(rows_from(b.k, s.key_begin), keys, s.head_dim, s.scale, b.scratch.q);
-  const FlashRows q = in_floats(b.q, s.queries, s.head_dim, b.scratch.q_rows);
-  multiply<NV, false>({q.data, q.stride, b.scratch.q, width, b.scratch.p, width, s.queries, s.head_dim, false, nullptr});
+  pack_columns<NV>(rows_from(b.k, s.key_begin), keys, s.head_dim, s.scale, b.scratch.q);
+  multiply_scores<NV>({b.q, floats_of(b.q, s.queries, s.head_dim, b.scratch.q_rows), s.queries, s.head_dim, s.scale}, b.scratch.q,
+                      b.scratch.p);
   for (std::int64_t query = 0; query < s.queries; query += lanes) softmax_rows<NV>(b, query);
   const FlashRows v = gathered(rows_from(b.v, s.key_begin), keys, s.value_dim, b.scratch.v_rows);
   const FlashOutput o = made_in(b.o, b.scratch.o, s.value_dim);
@@ -162,13 +168,13 @@ void backward(const FlashBackwardBlock& b, bool add) {
   const FlashScratch& scratch = b.scratch;
   const std::int64_t keys = s.key_end - s.key_begin, row = s.key_begin - b.key_origin;
   const bool flows = b.d_o.data != nullptr, wants_ds = b.dq.data != nullptr || b.dk.data != nullptr;
-  pack_transposed<NV>(rows_from(b.k, s.key_begin), keys, s.head_dim, s.scale, scratch.q);
-  const FlashRows q = in_floats(b.q, s.queries, s.head_dim, scratch.q_rows);
-  multiply<NV, false>({q.data, q.stride, scratch.q, width, scratch.p, width, s.queries, s.head_dim, false, nullptr});
+  pack_columns<NV>(rows_from(b.k, s.key_begin), keys, s.head_dim, s.scale, scratch.q);
+  multiply_scores<NV>({b.q, floats_of(b.q, s.queries, s.head_dim, scratch.q_rows), s.queries, s.head_dim, s.scale}, scratch.q,
+                      scratch.p);
   if (flows && wants_ds) {
-    pack_transposed<NV>(rows_from(b.v, s.key_begin), keys, s.value_dim, 1, scratch.d_o);
-    const FlashRows d_o = in_floats(b.d_o, s.queries, s.value_dim, scratch.d_o_rows);
-    multiply<NV, false>({d_o.data, d_o.stride, scratch.d_o, width, scratch.ds, width, s.queries, s.value_dim, false, nullptr});
+    pack_columns<NV>(rows_from(b.v, s.key_begin), keys, s.value_dim, 1, scratch.d_o);
+    multiply_scores<NV>({b.d_o, floats_of(b.d_o, s.queries, s.value_dim, scratch.d_o_rows), s.queries, s.value_dim, 1}, scratch.d_o,
+                        scratch.ds);
   }
   for (std::int64_t query = 0; query < s.queries; query += lanes) gradient_rows<NV>(b, query);
   if (b.dq.data != nullptr) {

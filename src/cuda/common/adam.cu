@@ -5,6 +5,7 @@
 #include "cuda/common/rows.hpp"
 
 #include "core/arena.hpp"
+#include "core/loss_scaler.hpp"
 
 #include <cmath>
 
@@ -119,8 +120,11 @@ struct ScalarsParams {
   const double* sums;  // null: no norm is wanted
   std::int64_t blocks;
   std::int64_t* step;
-  const float* rate;
+  const float* rate;  // [rates]
+  std::int64_t rates;
   const float* scale;      // null: 1
+  float* scaler;           // null: the scale stays
+  std::int64_t interval;   // of the scaler
   float* norm;             // null: not written
   std::int32_t* overflow;  // null: not checked
   StepFactors* factors;
@@ -135,18 +139,24 @@ __global__ void __launch_bounds__(scalar_threads) scalars_kernel(const __grid_co
   for (std::int64_t i = threadIdx.x; i < p.blocks && p.sums != nullptr; i += scalar_threads) sum += p.sums[i];
   sum = sum_of_block(sum);
   if (threadIdx.x != 0) return;
-  double gradient = 1 / (p.scale != nullptr ? static_cast<double>(*p.scale) : 1.0);
+  const float* const scale = p.scaler != nullptr ? p.scaler : p.scale;
+  double gradient = 1 / (scale != nullptr ? static_cast<double>(*scale) : 1.0);
+  const std::int64_t entry = p.scaler != nullptr ? static_cast<std::int64_t>(p.scaler[2]) % p.rates : 0;
   if (p.sums != nullptr) {
     const double norm = sqrt(sum) * fabs(gradient);
     const bool overflow = p.overflow != nullptr && !isfinite(norm);
     if (p.norm != nullptr) *p.norm = static_cast<float>(norm);
     if (p.overflow != nullptr) *p.overflow = overflow ? 1 : 0;
     p.factors->skip = overflow ? 1 : 0;
+    if (p.scaler != nullptr) {
+      const LossScaler next = after_step({p.scaler[0], p.scaler[1], p.scaler[2]}, overflow, p.interval);
+      p.scaler[0] = next.scale, p.scaler[1] = next.good, p.scaler[2] = next.skipped;
+    }
     if (overflow) return;
     if (p.clip > 0 && norm > p.clip) gradient *= p.clip / norm;
   }
   const std::int64_t steps = ++*p.step;
-  const double rate = *p.rate, t = static_cast<double>(steps);
+  const double rate = p.rate[entry], t = static_cast<double>(steps);
   *p.factors = {.gradient = static_cast<float>(gradient),
                 .rate = static_cast<float>(rate / (1 - pow(p.beta1, t))),
                 .root = static_cast<float>(1 / sqrt(1 - pow(p.beta2, t))),
@@ -254,7 +264,10 @@ void step(const AdamQuery& query, const AdamStep& t, void* workspace, const Stre
                                                 .blocks = blocks,
                                                 .step = pointer_of<std::int64_t>(t.step),
                                                 .rate = pointer_of(t.rate),
+                                                .rates = t.rate.elements(),
                                                 .scale = pointer_of(t.scale),
+                                                .scaler = pointer_of<float>(t.scaler),
+                                                .interval = d.scale_interval,
                                                 .norm = pointer_of<float>(t.norm),
                                                 .overflow = pointer_of<std::int32_t>(t.overflow),
                                                 .factors = s.factors,

@@ -1,10 +1,10 @@
-// The workspace of the linear rows of a card, and which tensors are staged: copied to rows that are multiples of 16 bytes, where
-// cuBLASLt is several times as fast, if dense tensors are not and the plan predicts that the copies cost less than they gain. It is
-// slow as well where k alone is odd, however far rows stand apart: forward then stages both operands, with zeros up to a whole k.
+// The workspace of the linear rows of a card: rooms for the copies that plan/odd.hpp wants of dense tensors or of such on preferred
+// strides. cuBLASLt is several times as fast where rows, and sizes along rows, are multiples of 16 bytes.
 #pragma once
 
 #include "core/arena.hpp"
 #include "core/rows.hpp"
+#include "cuda/common/library_product.hpp"
 #include "cuda/common/matrix.hpp"
 
 namespace everglow::cuda {
@@ -31,6 +31,7 @@ struct BackwardRooms {
   void* dx = nullptr;
   void* wide_dx = nullptr;  // f32
   void* dweight = nullptr;
+  void* dbias = nullptr;
 };
 BackwardRooms backward_rooms(const LinearQuery& query, Arena& arena);
 
@@ -42,17 +43,15 @@ PlainRooms plain_rooms(const LinearQuery& query, Arena& arena);
 
 /// Elements of 16 bytes.
 std::int64_t unit_of(DType dtype);
-/// The largest multiple of 16 bytes that fits, in elements.
-inline std::int64_t whole_units(std::int64_t elements, DType dtype) { return elements / unit_of(dtype) * unit_of(dtype); }
+/// Bytes on which the first element and the rows stand, a power of two.
+std::int64_t alignment_of(const Matrix& m);
 /// Rows or the first element not on 16 bytes.
-bool needs_staging(const Matrix& m);
+inline bool needs_staging(const Matrix& m) { return alignment_of(m) < 16; }
 /// The same rows and columns in a room, rows on 64 bytes.
 Matrix staged_matrix(const Matrix& m, void* room);
 
-/// The product of a pass (forward, activation gradient, weight gradient) on dense tensors, staged as they would be.
-struct DenseProduct {
-  Matrix a, b, c;
-};
-DenseProduct dense_product(const LinearQuery& query, int pass);
+/// The form in which cuBLASLt multiplies in a pass (forward, activation gradient, weight gradient) of dense tensors, or of
+/// such on preferred strides where dense rows are off 16 bytes; none where it does not.
+std::optional<cublaslt::Form> form_of_pass(const LinearQuery& query, int pass, cublaslt::Epilogue epilogue);
 
 }  // namespace everglow::cuda

@@ -4,7 +4,7 @@
 // they hold never matters: their x is read as zeros.
 #include "core/arena.hpp"
 #include "cuda/common/device.hpp"
-#include "cuda/common/library_product.hpp"
+#include "cuda/common/odd_product.hpp"
 #include "cuda/common/linear_layout.hpp"
 #include "cuda/common/loss_kernels.hpp"
 #include "cuda/common/rows.hpp"

@@ -4,6 +4,8 @@
 #include "core/visit.hpp"
 #include "cuda/common/activation.cuh"
 #include "cuda/common/elementwise.cuh"
+#include "cuda/common/odd.hpp"
+#include "cuda/common/visit_result.cuh"
 
 namespace everglow::cuda {
 namespace {
@@ -43,18 +45,6 @@ Plane plane_of(const Matrix& m) { return {m.data, m.stride, m.step}; }
 template <class F>
 ElementwiseParams<F> params_of(const Matrix& a, const Matrix& b, const Matrix& y, const F& f) {
   return {.a = plane_of(a), .b = plane_of(b), .y = plane_of(y), .rows = y.rows, .columns = y.columns, .f = f};
-}
-
-/// Calls f with an element of the operands and one of the result: the same, or float.
-template <class F>
-void visit_result(DType in, DType out, const F& f) {
-  visit_storage(in, [&](auto element) {
-    using T = Stored<decltype(element)>;
-    if (in == out)
-      f(T{}, T{});
-    else
-      f(T{}, float{});
-  });
 }
 
 /// Bits, not numbers: what a row holds as units of up to 16 bytes.
@@ -190,43 +180,6 @@ __global__ void __launch_bounds__(tile* tile_rows) product_kernel(const __grid_c
   }
 }
 
-struct NarrowParams {
-  Plane a, b, bias, c, z;
-  std::int64_t rows, k;
-  int columns;
-  Activation activation;
-};
-
-constexpr int narrow_warps = 8;
-
-template <class T>
-__global__ void __launch_bounds__(32 * narrow_warps) narrow_kernel(const __grid_constant__ NarrowParams p) {
-  constexpr int most = static_cast<int>(narrow_columns);
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * narrow_warps + threadIdx.y;
-  if (row >= p.rows) return;
-  const T* const a = static_cast<const T*>(p.a.data) + row * p.a.stride;
-  const T* const b = static_cast<const T*>(p.b.data);
-  float sums[most] = {};
-#pragma unroll 4
-  for (std::int64_t k = threadIdx.x; k < p.k; k += 32) {
-    const float left = widen(a[k * p.a.step]);
-#pragma unroll
-    for (int j = 0; j < most; ++j)
-      if (j < p.columns) sums[j] = fmaf(left, widen(b[k * p.b.stride + j * p.b.step]), sums[j]);
-  }
-#pragma unroll
-  for (int j = 0; j < most; ++j)
-    for (int lane = 16; lane > 0; lane /= 2) sums[j] += __shfl_xor_sync(0xffffffffU, sums[j], lane);
-  if (threadIdx.x != 0) return;
-#pragma unroll
-  for (int j = 0; j < most; ++j) {
-    if (j >= p.columns) break;
-    T z = narrow<T>(sums[j] + (p.bias.data != nullptr ? widen(static_cast<const T*>(p.bias.data)[j * p.bias.step]) : 0));
-    if (p.z.data != nullptr) static_cast<T*>(const_cast<void*>(p.z.data))[row * p.z.stride + j * p.z.step] = z;
-    static_cast<T*>(const_cast<void*>(p.c.data))[row * p.c.stride + j * p.c.step] = narrow<T>(activate(p.activation, widen(z)));
-  }
-}
-
 }  // namespace
 
 Matrix matrix_of(const ConstTensorView& view) {
@@ -239,9 +192,9 @@ Matrix matrix_of(const ConstTensorView& view) {
 void copy_matrix(const Matrix& from, const Matrix& to, bool accumulate, cudaStream_t stream) {
   if (to.rows == 0 || to.columns == 0) return;
   if (!accumulate && from.dtype == to.dtype) {
-    if (move_units<uint4>(from, to, stream) || move_units<uint2>(from, to, stream) || move_units<std::uint32_t>(from, to, stream))
-      return;
-    move_units<std::uint16_t>(from, to, stream);
+    if (move_units<uint4>(from, to, stream)) return;
+    if (can_move(from, to)) return move({{{from, to}}}, stream);
+    if (!move_units<std::uint32_t>(from, to, stream)) move_units<std::uint16_t>(from, to, stream);
     return;
   }
   if (from.dtype == DType::f32 && to.dtype != DType::f32) {
@@ -318,23 +271,6 @@ void sum_rows(const Matrix& a, const Matrix& sums, bool accumulate, float* scrat
     sum_end_kernel<decltype(result)><<<static_cast<unsigned>((a.columns + threads - 1) / threads), threads, 0, stream>>>(p);
   });
   check_launch("sum of rows");
-}
-
-void multiply_narrow(const NarrowProduct& product, cudaStream_t stream) {
-  const NarrowParams p{.a = plane_of(product.a),
-                       .b = plane_of(product.b),
-                       .bias = plane_of(product.bias),
-                       .c = plane_of(product.c),
-                       .z = plane_of(product.z),
-                       .rows = product.c.rows,
-                       .k = product.a.columns,
-                       .columns = static_cast<int>(product.c.columns),
-                       .activation = product.activation};
-  visit_storage(product.c.dtype, [&](auto element) {
-    narrow_kernel<Stored<decltype(element)>>
-        <<<static_cast<unsigned>((p.rows + narrow_warps - 1) / narrow_warps), dim3(32, narrow_warps), 0, stream>>>(p);
-  });
-  check_launch("narrow product");
 }
 
 void multiply_plain(const PlainProduct& product, cudaStream_t stream) {

@@ -54,12 +54,4 @@ struct PlainProduct {
 };
 void multiply_plain(const PlainProduct& product, cudaStream_t stream);
 
-/// c = act(a b + bias) for a c of few columns, a warp for each row; z, where it is given, is what the activation reads.
-struct NarrowProduct {
-  Matrix a, b, bias, c, z;
-  Activation activation = Activation::none;
-};
-inline constexpr std::int64_t narrow_columns = 8;
-void multiply_narrow(const NarrowProduct& product, cudaStream_t stream);
-
 }  // namespace everglow::cuda

@@ -158,6 +158,53 @@ void* allocate(std::size_t bytes, int index) {
   return memory;
 }
 
+void* allocate_on_host(std::size_t bytes, int index) {
+  const CurrentCard current(index);
+  void* memory = nullptr;
+  const cudaError_t fault = cudaMallocHost(&memory, bytes);
+  if (fault == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(fault, "buffer");
+  return memory;
+}
+
+void* create_stream(int index) {
+  const CurrentCard current(index);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreate(&stream), "stream");
+  return stream;
+}
+
+void begin_capture(const Stream& stream) {
+  const CurrentCard current(stream.device.index);
+  // What other threads do meanwhile is no part of the graph and must not spoil it.
+  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "graph.capture");
+}
+
+void* end_capture(const Stream& stream, bool keep) {
+  const CurrentCard current(stream.device.index);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t fault = cudaStreamEndCapture(stream_of(stream), &graph);
+  cudaGraphExec_t ready = nullptr;
+  const bool whole = fault == cudaSuccess && keep;
+  const cudaError_t made = whole ? cudaGraphInstantiate(&ready, graph, 0) : cudaSuccess;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (!keep) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(fault, "graph.capture");
+  check(made, "graph.capture");
+  return ready;
+}
+
+void launch_graph(void* graph, const Stream& stream) {
+  const CurrentCard current(stream.device.index);
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "graph.launch");
+}
+
 void* create_event(int index) {
   const CurrentCard current(index);
   cudaEvent_t event = nullptr;
@@ -195,6 +242,14 @@ const DeviceRuntime cuda_runtime{
     .destroy_event = [](void* event) { cudaEventDestroy(static_cast<cudaEvent_t>(event)); },
     .record_event = cuda::record_event,
     .wait_event = cuda::wait_event,
+    .allocate_on_host = cuda::allocate_on_host,
+    .release_on_host = [](void* memory, int) { cudaFreeHost(memory); },
+    .create_stream = cuda::create_stream,
+    .destroy_stream = [](void* stream) { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); },
+    .begin_capture = cuda::begin_capture,
+    .end_capture = cuda::end_capture,
+    .launch_graph = cuda::launch_graph,
+    .destroy_graph = [](void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); },
     .figures = cuda::figures_of_card,
     .libraries = [] { return std::vector<BackendStatus>{cublaslt::status()}; },
 };

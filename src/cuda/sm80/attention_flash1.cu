@@ -17,6 +17,11 @@ constexpr int64_t query_step = 64;
 int64_t padded(int64_t queries) { return (queries + query_step - 1) / query_step * query_step; }
 int columns_of(const AttentionDescription& d) { return std::max(d.head_dim, d.value_dim) <= 64 ? 64 : 128; }
 
+int64_t shared_backward(const AttentionDescription& d, int buffers) {
+  return columns_of(d) == 64 ? Flash1Backward<__half, 64>::shared_bytes(buffers)
+                             : Flash1Backward<__half, 128>::shared_bytes(buffers);
+}
+
 struct Scratch {
   Flash1Grid grid;
   Scratch(Arena& arena, const AttentionQuery& q) {
@@ -45,7 +50,7 @@ Verdict accepts(const AttentionQuery& q) {
   if (most > most_attention_rows) return decline("expected at most ", most_attention_rows, " queries and keys, got ", most);
   const int64_t blocks = q.sizes.batch * d.heads;
   if (blocks > std::numeric_limits<int>::max()) return decline("expected fewer pairs of batch row and head, got ", blocks);
-  const int64_t shared = columns_of(d) == 64 ? Flash1Backward<__half, 64>::shared_bytes : Flash1Backward<__half, 128>::shared_bytes;
+  const int64_t shared = shared_backward(d, 1);
   if (shared > q.device.figures.shared_bytes)
     return decline("expected ", shared, " bytes of shared memory for a block, got ", q.device.figures.shared_bytes);
   return accept();
@@ -64,8 +69,9 @@ void visit(const AttentionDescription& d, const F& f) {
 
 template <class C, class Kernel>
 void launch(Kernel* kernel, const AttentionParams& p, const Flash1Grid& grid, cudaStream_t stream) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(C::shared_bytes)), "attention");
-  kernel<<<static_cast<unsigned>(p.batch * p.heads), C::threads, C::shared_bytes, stream>>>(p, grid);
+  const uint32_t shared = C::shared_bytes(grid.buffers);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "attention");
+  kernel<<<static_cast<unsigned>(p.batch * p.heads), C::threads, shared, stream>>>(p, grid);
   check_launch("attention");
 }
 
@@ -91,6 +97,7 @@ void backward(const AttentionQuery& query, const AttentionBackward& tensors, voi
   Flash1Grid& grid = scratch.grid;
   grid.padded_queries = static_cast<int>(padded(p.queries));
   if (p.dq.data == nullptr) grid.sums = nullptr;
+  grid.buffers = shared_backward(query.description, 2) <= query.device.figures.shared_bytes ? 2 : 1;
   const FlashBackwardGrid statistics{.padded_queries = grid.padded_queries, .lse = grid.top, .delta = grid.sum};
   const int64_t rows = static_cast<int64_t>(p.batch) * p.heads * grid.padded_queries;
   visit(query.description, [&](auto element, auto columns) {

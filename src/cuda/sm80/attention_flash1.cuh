@@ -22,7 +22,7 @@ template <class Storage, int head_columns>
 struct Flash1Forward : Flash1<Storage, head_columns, 4, 128> {
   using Base = Flash1<Storage, head_columns, 4, 128>;
   static constexpr uint32_t statistic_bytes = 2 * Base::warps * Base::rows * sizeof(float);
-  static constexpr uint32_t shared_bytes = 2 * Base::kv_bytes + 2 * Base::q_bytes + statistic_bytes;
+  static constexpr uint32_t shared_bytes(int) { return 2 * Base::kv_bytes + 2 * Base::q_bytes + 2 * statistic_bytes; }
   static_assert(2 * Base::warps * Base::part_bytes <= 2 * Base::kv_bytes, "two buffers of parts lie where the keys were");
 };
 template <class Storage, int head_columns>
@@ -31,10 +31,13 @@ struct Flash1Backward : Flash1<Storage, head_columns, head_columns / 16, head_co
   static_assert(Base::warp_keys == 16, "a warp has one part of keys");
   static constexpr uint32_t statistic_bytes = 2 * Base::rows * sizeof(float);
   static constexpr uint32_t stage_bytes = 2 * Base::q_bytes + 128;  // and LSE and delta
-  static constexpr uint32_t shared_bytes = 2 * Base::kv_bytes + Base::warps * Base::part_bytes + 2 * stage_bytes;
+  static constexpr uint32_t shared_bytes(int buffers) {
+    return 2 * Base::kv_bytes + static_cast<uint32_t>(buffers) * Base::warps * Base::part_bytes + 2 * stage_bytes;
+  }
 };
 
 struct Flash1Grid {
+  int buffers = 2;         // backward: for parts of dQ; with two, those of the last queries are added beside the products of these
   int padded_queries = 0;  // a multiple of 64
   float* sums = nullptr;   // [B, Hq, padded_queries, columns] the output so far, or dQ
   float* top = nullptr;    // [B, Hq, padded_queries] maxima so far, times log2 e; backward: LSE log2 e
@@ -59,8 +62,9 @@ struct Flash1Parts {
                      "f"(x[n][2 * half + 1])
                      : "memory");
   }
-  /// The sum over the warps of columns [4 piece, 4 piece + 4) of a row.
-  __device__ __forceinline__ float4 total(int row, int piece) const {
+  /// The sum over the warps of columns [4 piece, 4 piece + 4) of a row, each times weight(warp).
+  template <class Weight>
+  __device__ __forceinline__ float4 total(int row, int piece, const Weight& weight) const {
     float4 sum{0, 0, 0, 0};
 #pragma unroll
     for (int warp = 0; warp < C::warps; ++warp) {
@@ -69,7 +73,8 @@ struct Flash1Parts {
                    : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
                    : "r"(base + warp * C::part_bytes + offset(row, piece / 2) + piece % 2 * 16)
                    : "memory");
-      sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+      const float times = weight(warp);
+      sum.x += times * x.x, sum.y += times * x.y, sum.z += times * x.z, sum.w += times * x.w;
     }
     return sum;
   }
@@ -111,11 +116,15 @@ struct Flash1Block {
     for (int query = row; query < s.all_queries; query += C::rows) {
       T* const to = static_cast<T*>(t.data) + b * t.batch + h * t.head + static_cast<int64_t>(s.first_query + query) * t.row;
       for (int i = 0; i < pieces; ++i) {
-        const float4 x = query >= begin && query < end ? *sums_at(query, i) : float4{0, 0, 0, 0};
-        const float values[4] = {x.x, x.y, x.z, x.w};
+        const float4 x = query >= begin && query < end ? __ldcg(sums_at(query, i)) : float4{0, 0, 0, 0};
+        const float values[4] = {x.x * times, x.y * times, x.z * times, x.w * times};
+        const int column = 4 * (piece + i * threads_a_row);
+        if (t.aligned && column < width) {
+          *reinterpret_cast<uint2*>(to + column) = {ptx::pack<T>(values[0], values[1]), ptx::pack<T>(values[2], values[3])};
+          continue;
+        }
         for (int e = 0; e < 4; ++e)
-          if (4 * (piece + i * threads_a_row) + e < width)
-            to[4 * (piece + i * threads_a_row) + e] = static_cast<T>(values[e] * times);
+          if (column + e < width) to[column + e] = static_cast<T>(values[e]);
       }
     }
   }

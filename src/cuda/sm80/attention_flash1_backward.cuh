@@ -14,9 +14,11 @@ struct Flash1BackwardBlock : Flash1Block<C> {
   using Sums = float[C::columns / 8][4];
   float factor = Base::p.scale * log2_e;
 
-  __device__ Flash1Parts<C> parts() const { return {shared + 2 * C::kv_bytes}; }
+  __device__ Flash1Parts<C> parts(int index) const {
+    return {shared + 2 * C::kv_bytes + (index & (grid.buffers - 1)) * C::warps * C::part_bytes};
+  }
   __device__ uint32_t q_tile(int index) const {
-    return shared + 2 * C::kv_bytes + C::warps * C::part_bytes + (index & 1) * C::stage_bytes;
+    return shared + 2 * C::kv_bytes + grid.buffers * C::warps * C::part_bytes + (index & 1) * C::stage_bytes;
   }
   __device__ uint32_t do_tile(int index) const { return q_tile(index) + C::q_bytes; }
   __device__ uint32_t statistics(int index) const { return q_tile(index) + 2 * C::q_bytes; }
@@ -112,7 +114,7 @@ struct Flash1BackwardBlock : Flash1Block<C> {
     add(dk, a, q_tile(index), false);
     const uint32_t turned[4] = {ptx::transposed(a[0]), ptx::transposed(a[2]), ptx::transposed(a[1]), ptx::transposed(a[3])};
     add(dq, turned, shared + warp * C::warp_keys * Tile::row_bytes, true);
-    parts().put(warp, lane, dq);
+    parts(index).put(warp, lane, dq);
   }
 
   __device__ __forceinline__ void store_keys(const AttentionTensor& t, const Sums& sum, uint32_t tile, int key, float times) const {
@@ -134,6 +136,20 @@ struct Flash1BackwardBlock : Flash1Block<C> {
     }
   }
 
+  /// The warps' parts of 16 queries to dQ in memory, each element of which only one thread ever meets.
+  __device__ __forceinline__ void add_query_gradients(int index, int query, int key) const {
+    if (grid.sums == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < Base::pieces; ++i) {
+      const float4 x = parts(index).total(row, piece + i * Base::threads_a_row, [](int) { return 1.0F; });
+      float4* const to = this->sums_at(query + row, i);
+      if (key == 0)
+        *to = x;
+      else
+        ptx::add_4(&to->x, {x.x, x.y, x.z, x.w});
+    }
+  }
+
   __device__ __forceinline__ void keys_from(int key) const {
     Sums dk = {}, dv = {};
     const int begin = begin_query(p, s, key) / C::rows * C::rows, end = key < s.keys ? s.queries : begin;
@@ -143,29 +159,22 @@ struct Flash1BackwardBlock : Flash1Block<C> {
       load_queries(0, begin);
     }
     ptx::commit_copies();
-    int index = 0;
-    for (int query = begin; query < end; query += C::rows, ++index) {
+    int index = 0, query = begin;
+    for (; query < end; query += C::rows, ++index) {
       ptx::wait_for_copies<0>();
       if (index == 0) clean_keys();
       clean_queries(index, key, query);
       if (query + C::rows < end) load_queries(index + 1, query + C::rows);
       ptx::commit_copies();
+      if (grid.buffers == 2 && index > 0) add_query_gradients(index - 1, query - C::rows, key);
       rows_of_warp(dk, dv, index, query, key);
+      if (grid.buffers == 2) continue;
       __syncthreads();
-      if (grid.sums == nullptr) continue;
-#pragma unroll
-      for (int i = 0; i < Base::pieces; ++i) {
-        float4 x = parts().total(row, piece + i * Base::threads_a_row);
-        float4* const to = this->sums_at(query + row, i);
-        if (key > 0) {
-          const float4 before = *to;
-          x.x += before.x, x.y += before.y, x.z += before.z, x.w += before.w;
-        }
-        *to = x;
-      }
+      add_query_gradients(index, query, key);
     }
     ptx::wait_for_copies<0>();
     __syncthreads();
+    if (grid.buffers == 2 && index > 0) add_query_gradients(index - 1, query - C::rows, key);
     store_keys(p.dk, dk, shared, key, p.scale);
     store_keys(p.dv, dv, shared + C::kv_bytes, key, 1);
   }

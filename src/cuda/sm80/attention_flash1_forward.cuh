@@ -33,10 +33,12 @@ struct Flash1ForwardBlock : Flash1Block<C> {
   float factor = Base::p.scale * log2_e;
 
   __device__ uint32_t q_tile(int index) const { return shared + 2 * C::kv_bytes + (index & 1) * C::q_bytes; }
-  /// [2, warps, 16]: maxima, then sums.
-  __device__ uint32_t statistic(int which, int of_warp, int of_row) const {
-    return shared + 2 * C::kv_bytes + 2 * C::q_bytes + ((which * C::warps + of_warp) * C::rows + of_row) * 4;
+  /// [2, 2, warps, 16]: the warps' maxima, then sums, of this and of the last queries.
+  __device__ uint32_t statistic(int index, int which, int of_warp, int of_row) const {
+    const uint32_t base = shared + 2 * C::kv_bytes + 2 * C::q_bytes + (index & 1) * C::statistic_bytes;
+    return base + ((which * C::warps + of_warp) * C::rows + of_row) * 4;
   }
+  __device__ Flash1Parts<C> parts(int index) const { return {shared + (index & 1) * C::warps * C::part_bytes}; }
   __device__ static __forceinline__ float read(uint32_t at) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
@@ -55,7 +57,7 @@ struct Flash1ForwardBlock : Flash1Block<C> {
     __syncthreads();
   }
 
-  /// One warp's part of 16 queries: exponentials of its scores, their maxima over the block, sums, and products with its values.
+  /// One warp's part of 16 queries: exponentials of its scores, their maxima and sums, and products with its values.
   __device__ __forceinline__ void rows_of_warp(const Flash1Keys<C>& kept, int index, int query, int key) const {
     constexpr int wide = C::warp_keys / 8;
     float x[wide][4], o[C::columns / 8][4];
@@ -82,13 +84,6 @@ struct Flash1ForwardBlock : Flash1Block<C> {
         }
       top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffU, top[half], 1));
       top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffU, top[half], 2));
-      if ((lane & 3) == 0) write(statistic(0, warp, 8 * half + (lane >> 2)), top[half]);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int w = 0; w < C::warps; ++w) top[half] = fmaxf(top[half], read(statistic(0, w, 8 * half + (lane >> 2))));
       const float shift = top[half] == -INFINITY ? 0 : top[half];
       float sum = 0;
 #pragma unroll
@@ -101,7 +96,10 @@ struct Flash1ForwardBlock : Flash1Block<C> {
         }
       sum += __shfl_xor_sync(0xffffffffU, sum, 1);
       sum += __shfl_xor_sync(0xffffffffU, sum, 2);
-      if ((lane & 3) == 0) write(statistic(1, warp, 8 * half + (lane >> 2)), sum);
+      if ((lane & 3) == 0) {
+        write(statistic(index, 0, warp, 8 * half + (lane >> 2)), top[half]);
+        write(statistic(index, 1, warp, 8 * half + (lane >> 2)), sum);
+      }
     }
 #pragma unroll
     for (int j = 0; j < C::warp_keys / 16; ++j) {
@@ -110,22 +108,27 @@ struct Flash1ForwardBlock : Flash1Block<C> {
 #pragma unroll
       for (int n = 0; n < C::columns / 16; ++n) ptx::mma_pair<T>(o[2 * n], o[2 * n + 1], a, kept.v[j][n], j == 0);
     }
-    Flash1Parts<C>{shared + (index & 1) * C::warps * C::part_bytes}.put(warp, lane, o);
+    parts(index).put(warp, lane, o);
   }
 
   /// Joins the warps' parts of 16 queries with what the output had before this block of keys.
   __device__ __forceinline__ void join(const float4 (&before)[Base::pieces], float2 had, int index, int query, bool first) const {
-    float top = -INFINITY, sum = 0;
+    float share[C::warps], highest = first ? -INFINITY : had.x;
 #pragma unroll
-    for (int w = 0; w < C::warps; ++w) top = fmaxf(top, read(statistic(0, w, row))), sum += read(statistic(1, w, row));
-    const float old = first ? -INFINITY : had.x, highest = fmaxf(top, old), shift = highest == -INFINITY ? 0 : highest;
-    const float share_before = first ? 0 : had.y * ptx::exp2_approx(old - shift), share = ptx::exp2_approx(top - shift);
-    const float total = share_before + share * sum, times = total == 0 ? 0 : 1 / total;
-    const Flash1Parts<C> parts{shared + (index & 1) * C::warps * C::part_bytes};
+    for (int w = 0; w < C::warps; ++w) share[w] = read(statistic(index, 0, w, row)), highest = fmaxf(highest, share[w]);
+    const float shift = highest == -INFINITY ? 0 : highest;
+    const float share_before = first ? 0 : had.y * ptx::exp2_approx(had.x - shift);
+    float total = share_before;
+#pragma unroll
+    for (int w = 0; w < C::warps; ++w) {
+      share[w] = ptx::exp2_approx(share[w] - shift);
+      total += share[w] * read(statistic(index, 1, w, row));
+    }
+    const float times = total == 0 ? 0 : 1 / total;
 #pragma unroll
     for (int i = 0; i < Base::pieces; ++i) {
-      const float4 x = parts.total(row, piece + i * Base::threads_a_row), o = before[i];
-      const auto joined = [&](float mine, float was) { return ((first ? 0 : share_before * was) + share * mine) * times; };
+      const float4 x = parts(index).total(row, piece + i * Base::threads_a_row, [&](int w) { return share[w]; }), o = before[i];
+      const auto joined = [&](float mine, float was) { return ((first ? 0 : share_before * was) + mine) * times; };
       *this->sums_at(query + row, i) = {joined(x.x, o.x), joined(x.y, o.y), joined(x.z, o.z), joined(x.w, o.w)};
     }
     if (piece == 0) grid.top[this->cell(query + row)] = highest, grid.sum[this->cell(query + row)] = total;
@@ -143,23 +146,24 @@ struct Flash1ForwardBlock : Flash1Block<C> {
     ptx::wait_for_copies<0>();
     clean_values(key);
     kept.load(shared, warp, lane);
-    int index = 0;
-    for (int query = begin; query < s.queries; query += C::rows, ++index) {
+    float4 before[Base::pieces];  // the output so far of the queries that are under way
+    float2 had{0, 0};
+    int index = 0, query = begin;
+    for (; query < s.queries; query += C::rows, ++index) {
       ptx::wait_for_copies<0>();
       __syncthreads();
       if (query + C::rows < s.queries) Tile::template load<C::rows, C::threads, true>(q_tile(index + 1), q, query + C::rows);
       ptx::commit_copies();
-      float4 before[Base::pieces];
-      float2 had{0, 0};
+      if (index > 0) join(before, had, index - 1, query - C::rows, key == 0);
       if (key > 0) {
 #pragma unroll
         for (int i = 0; i < Base::pieces; ++i) before[i] = *this->sums_at(query + row, i);
         had = {grid.top[this->cell(query + row)], grid.sum[this->cell(query + row)]};
       }
       rows_of_warp(kept, index, query, key);
-      __syncthreads();
-      join(before, had, index, query, key == 0);
     }
+    __syncthreads();
+    if (index > 0) join(before, had, index - 1, query - C::rows, key == 0);
   }
 
   __device__ __forceinline__ void run() const {

@@ -247,6 +247,7 @@ __device__ __forceinline__ void flash_store(const FlashOutput<C>& out, const Fla
   const AttentionSequence& s = mask.s;
   const int local = static_cast<int>(threadIdx.x) / 32 * C::warp_rows;
   const int begin = begin_seeing(p, s), end = end_seeing(p, s);
+  __syncwarp();  // all lanes have read their rows of Q
 #pragma unroll
   for (int m = 0; m < C::parts; ++m)
 #pragma unroll
@@ -420,6 +421,7 @@ __device__ __forceinline__ void flash_forward_block(const AttentionParams& p, co
     flash_values<C>(out, x, Tile::rows_first(v_tile, lane));
   }
   ptx::wait_for_copies<0>();
+  if (begin >= end) __syncthreads();  // no block of keys was waited for: copies of Q must not follow what is written there
   if (grid.splits > 1)
     flash_store_part<C>(out, grid, at, p.heads, factor);
   else

@@ -21,6 +21,7 @@ void check(const AdamQuery& query) {
   require(d.weight_decay >= 0 && std::isfinite(d.weight_decay), ErrorCode::invalid_argument, where,
           "weight_decay: expected 0 or more, got ", d.weight_decay);
   require(d.clip >= 0 && std::isfinite(d.clip), ErrorCode::invalid_argument, where, "clip: expected 0 or more, got ", d.clip);
+  require(d.scale_interval >= 1, ErrorCode::invalid_argument, where, "scale_interval: expected 1 or more, got ", d.scale_interval);
   require(query.sizes.parameters >= 0, ErrorCode::invalid_argument, where, "parameters: expected 0 or more, got ",
           query.sizes.parameters);
   require(query.sizes.tensors >= 0, ErrorCode::invalid_argument, where, "tensors: expected 0 or more, got ", query.sizes.tensors);
@@ -131,18 +132,27 @@ void check(const AdamQuery& query, const AdamStep& t) {
   const auto tensors = static_cast<std::int64_t>(t.tensors.size());
   require(tensors <= query.sizes.tensors, ErrorCode::invalid_argument, where, "tensors: expected at most ", query.sizes.tensors,
           ", got ", tensors);
-  Extents extents(t.tensors.size() * 5 + 5);
+  Extents extents(t.tensors.size() * 5 + 6);
   const std::int64_t parameters = check_tensors(where, t.tensors, device, extents);
   require(parameters <= query.sizes.parameters, ErrorCode::invalid_argument, where, "tensors: expected at most ",
           query.sizes.parameters, " parameters, got ", parameters);
   require_tensor(where, "step", t.step, {1}, DType::i64, device);
-  require_tensor(where, "rate", t.rate, {1}, DType::f32, device);
+  const bool rates = t.scaler.given() && t.rate.given() && t.rate.rank == 1 && t.rate.size(0) > 0;
+  require_tensor(where, "rate", t.rate, {rates ? t.rate.size(0) : 1}, DType::f32, device);
+  require(t.rate.dense(), ErrorCode::invalid_argument, where, "rate: expected a dense tensor, got ", to_string(t.rate));
   require_optional(where, "scale", t.scale, {1}, DType::f32, device);
+  require_optional(where, "scaler", t.scaler, {3}, DType::f32, device);
+  if (t.scaler.given()) {
+    require(t.scaler.dense(), ErrorCode::invalid_argument, where, "scaler: expected a dense tensor, got ", to_string(t.scaler));
+    require(!t.scale.given(), ErrorCode::invalid_argument, where, "scale: expected none beside a scaler, got ", to_string(t.scale));
+    require(t.overflow.given(), ErrorCode::invalid_argument, where, "overflow: expected a tensor beside a scaler, got none");
+  }
   require_optional(where, "norm", t.norm, {1}, DType::f32, device);
   require_optional(where, "overflow", t.overflow, {1}, DType::i32, device);
   extents.add(t.step, true, {.part = "step"});
   extents.add(t.rate, false, {.part = "rate"});
   extents.add(t.scale, false, {.part = "scale"});
+  extents.add(t.scaler, true, {.part = "scaler"});
   extents.add(t.norm, true, {.part = "norm"});
   extents.add(t.overflow, true, {.part = "overflow"});
   extents.require_apart(where);

@@ -7,6 +7,7 @@
 #include "plan/linear.hpp"
 
 #include <algorithm>
+#include <functional>
 
 namespace everglow {
 
@@ -16,6 +17,12 @@ struct LinearPlan::Impl {
   const LinearRow* row = nullptr;
   Footprint footprint;
   linear::Packing packing;
+
+  int tuned(const std::function<void()>& run) const {
+    if (row != nullptr && row->tune != nullptr) return row->tune(run);
+    run();
+    return 0;
+  }
 };
 
 namespace {
@@ -74,6 +81,14 @@ void LinearPlan::prepare(const LinearSizes& sizes) const {
   require_runnable("linear.prepare", impl_->query.device, {impl_->query.device.device});
   linear::check(impl_->query, sizes);
   if (impl_->row->prepare != nullptr) impl_->row->prepare(impl_->query, sizes);
+}
+
+int LinearPlan::tune(const LinearForward& tensors, const Workspace& workspace, const Stream& stream) const {
+  return impl_->tuned([&] { forward(tensors, workspace, stream); });
+}
+
+int LinearPlan::tune(const LinearBackward& tensors, const Workspace& workspace, const Stream& stream) const {
+  return impl_->tuned([&] { backward(tensors, workspace, stream); });
 }
 
 void LinearPlan::forward(const LinearForward& tensors, const Workspace& workspace, const Stream& stream) const {

@@ -38,7 +38,10 @@ std::size_t plans() {
   construct<PointwisePlan>(PointwiseDescription{}, PointwiseSizes{});
   construct<AdamPlan>(AdamDescription{}, AdamSizes{});
   return keep<&LinearPlan::explain, &LinearPlan::workspace_bytes, &LinearPlan::packed_bytes, &LinearPlan::preferred_stride,
-              &LinearPlan::pack, &LinearPlan::prepare, &LinearPlan::forward, &LinearPlan::backward>() +
+              &LinearPlan::pack, &LinearPlan::prepare,
+              static_cast<int (LinearPlan::*)(const LinearForward&, const Workspace&, const Stream&) const>(&LinearPlan::tune),
+              static_cast<int (LinearPlan::*)(const LinearBackward&, const Workspace&, const Stream&) const>(&LinearPlan::tune),
+              &LinearPlan::forward, &LinearPlan::backward>() +
          keep<&RecurrentPlan::explain, &RecurrentPlan::workspace_bytes, &RecurrentPlan::reserve_bytes, &RecurrentPlan::packed_bytes,
               &RecurrentPlan::dropout_counters, &RecurrentPlan::pack, &RecurrentPlan::forward, &RecurrentPlan::backward>() +
          keep<&AttentionPlan::explain, &AttentionPlan::workspace_bytes, &AttentionPlan::dropout_counters, &AttentionPlan::forward,
