@@ -68,6 +68,7 @@ void open_device(Settings& settings, Device device) {
   for (const BackendStatus& backend : backends())
     if (device.kind == DeviceKind::cuda && backend.name == "cuda" && !backend.usable)
       throw Error(ErrorCode::unsupported, "bench", "--device " + to_string(device) + ": " + backend.reason);
+  setenv("EVERGLOW_TUNED", "", 0);  // choices that tuned=1 measures stay in this process
   settings.card = open_card(device);
   settings.device = DeviceDescription(device);
   settings.threads = 1;

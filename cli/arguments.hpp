@@ -45,6 +45,13 @@ inline CLI::Validator number(double least, double most, std::string example) {
   return allowed({.least = least, .most = most, .example = std::move(example)});
 }
 
+/// A file to write, which an unset variable of a script is not.
+inline CLI::Validator file_name() {
+  return CLI::Validator(
+      [](const std::string& value) { return value.empty() ? std::string("expected the name of a file, got an empty one") : ""; },
+      "");
+}
+
 inline CLI::Validator one_of(std::vector<std::string> names) {
   const auto check = [names = std::move(names)](std::string& text) -> std::string {
     if (std::find(names.begin(), names.end(), text) != names.end()) return {};

@@ -155,7 +155,7 @@ void add_common(CLI::App& app, const std::shared_ptr<BenchArguments>& a) {
   if (r.layer.empty() || r.layer == "linear" || r.layer == "recurrent")
     app.add_flag("--peers", r.settings.peers,
                  "Time oneDNN's own linear layer and LSTM too, on a card cuBLASLt and each cuDNN algorithm, in the same process");
-  app.add_option("--out", r.out, "Write a line of JSON for each row into this file")->type_name("FILE");
+  app.add_option("--out", r.out, "Write a line of JSON for each row into this file")->type_name("FILE")->check(file_name());
   app.add_flag("--json", r.json, "Print lines of JSON in place of the table");
 }
 
@@ -222,7 +222,10 @@ void add_report(CLI::App& bench_app, int& status) {
   CLI::App& app = *bench_app.add_subcommand("report", "Draw files that --out wrote as one page: bars beside peers, rooflines");
   app.footer("everglow bench report rows.jsonl --html rows.html");
   app.add_option("files", a->files, "Records to draw")->required();
-  app.add_option("--html", a->html, "Write the page, which needs no other file, here")->required()->type_name("FILE");
+  app.add_option("--html", a->html, "Write the page, which needs no other file, here")
+      ->required()
+      ->type_name("FILE")
+      ->check(file_name());
   app.callback([a, &status] {
     write_report(a->files, a->html);
     status = 0;

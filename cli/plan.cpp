@@ -24,7 +24,9 @@ void add_plan(CLI::App& tool, int& status) {
   app.add_option("--problems", self_test->problems, "With --self-test: at most so many of each layer")
       ->needs(asked)
       ->check(whole(1, "--problems 3", 1000));
-  app.add_option("--out", self_test->out, "With --self-test: write a line of JSON for each pass into this file")->needs(asked);
+  app.add_option("--out", self_test->out, "With --self-test: write a line of JSON for each pass into this file")
+      ->needs(asked)
+      ->check(file_name());
   app.add_flag("--json", self_test->json, "With --self-test: for programs")->needs(asked);
   app.callback([&app, &status, self_test] {
     if (!app.get_subcommands().empty()) return;

@@ -22,7 +22,7 @@ PlanRequest::PlanRequest(CLI::App& app, std::string layer) : app_(app), layer_(s
   app.add_flag("--deterministic", deterministic_, "Only rows that give the same bits for any number of threads");
   app.add_option("--sweep", sweep, "Many sizes, DIMENSION=FROM:TO:xFACTOR, FROM:TO:+STEP or A,B,C; may be given several times")
       ->allow_extra_args(false);
-  app.add_option("--html", html, "Write the sweep to this file as one page with charts");
+  app.add_option("--html", html, "Write the sweep to this file as one page with charts")->check(file_name());
   app.add_flag("--json", json_, "For programs: docs/plan.schema.json describes it");
 }
 

@@ -38,7 +38,7 @@ void add_data(CLI::App& app, TrainArguments& a) {
   app.add_option(
          "--out", a.options.out,
          "Folder of the checkpoints; a run that is there goes on, with the same training text, --layers, --hidden, --vocab, "
-         "--batch-tokens, --max-words and --seed, while the rest may change")
+         "--precision, --batch-tokens, --max-words and --seed, while the rest may change")
       ->type_name("DIR")
       ->required();
 }

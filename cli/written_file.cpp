@@ -33,12 +33,12 @@ void write_file(std::string_view layer, std::string_view argument, const std::st
   };
   std::error_code error;
   std::filesystem::path target = file;
-  if (std::filesystem::is_symlink(target, error)) {
-    const std::filesystem::path named = std::filesystem::canonical(target, error);
-    if (!error) target = named;
-  }
   if (std::filesystem::exists(target, error) && !std::filesystem::is_regular_file(target, error))
     return check(write_to(target, content));
+  if (std::filesystem::is_symlink(target, error)) {
+    const std::filesystem::path named = std::filesystem::read_symlink(target, error);
+    if (!error) target = std::filesystem::weakly_canonical(target.parent_path() / named, error);
+  }
   std::filesystem::path part = target;
   part += fmt::format(".{}", getpid());
   int reason = write_to(part, content);

@@ -21,7 +21,7 @@ class Card {
   std::string name{}, driver{}, toolkit{};  // as the driver names the card; versions of the driver and of nvcc
 };
 
-/// Throws Error(unsupported) that says what is missing.
+/// Throws Error(unsupported), or Error(device) where there is no such card, that says what is missing.
 std::shared_ptr<Card> open_card(Device device);
 
 }  // namespace everglow::bench

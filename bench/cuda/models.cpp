@@ -48,7 +48,8 @@ void train_model(const ModelCase& c, Device card, const std::function<void(const
   steps(warmup);
   const auto explained = gnmt::explain(description, {c.batch, c.length}, card, {.advice = false});
   Record record{.op = "gnmt", .line = line, .direction = "train", .kernel = "everglow.gnmt", .dtype = std::string(name(c.dtype))};
-  record.device = open_card(card)->name, record.isa = "cuda";
+  const auto opened = open_card(card);
+  record.device = opened->name, record.driver = opened->driver, record.nvcc = opened->toolkit, record.isa = "cuda";
   record.chosen = true, record.warmup = warmup;
   for (int sample = 0; sample < samples; ++sample) {
     const auto begin = std::chrono::steady_clock::now();

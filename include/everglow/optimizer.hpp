@@ -39,8 +39,8 @@ struct AdamStep {
   TensorView scaler{};
 };
 
-/// Plan of one optimiser step. What it writes (parameters, moments, copies, step, norm, overflow) must be apart from everything
-/// else of the call. A gradient that is not finite is no error: it is reported in `overflow` where that is given.
+/// Plan of one optimiser step. What it writes (parameters, moments, copies, step, norm, overflow, scaler) must be apart from
+/// everything else of the call. A gradient that is not finite is no error: it is reported in `overflow` where that is given.
 class EVERGLOW_API AdamPlan {
  public:
   AdamPlan(const AdamDescription& description, const AdamSizes& sizes, const DeviceDescription& device = Device::cpu(),

@@ -10,6 +10,11 @@ struct LossScaler {
   float scale, good, skipped;  // good: steps since the scale changed; skipped: in all
 };
 
+/// The entry of `rates` that a step takes after so many skipped ones; a count that is none takes the first.
+constexpr std::int64_t rate_entry(float skipped, std::int64_t rates) {
+  return skipped >= 0 && skipped <= 0x1p24F ? static_cast<std::int64_t>(skipped) % rates : 0;
+}
+
 /// Halved where a step is skipped, doubled after `interval` good steps, within 2^-24 ... 2^24: gradients that are all zeros would
 /// let it grow for ever. Powers of two, so that a scaled gradient has the digits of the plain one.
 constexpr LossScaler after_step(LossScaler s, bool overflow, std::int64_t interval) {

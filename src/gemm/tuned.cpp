@@ -10,6 +10,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <system_error>
@@ -59,6 +60,8 @@ std::filesystem::path file() {
 
 Choices read(const std::filesystem::path& file) {
   Choices out;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return out;
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);)
     if (auto found = parsed(line)) out.insert_or_assign(std::move(found->first), found->second);
@@ -66,11 +69,17 @@ Choices read(const std::filesystem::path& file) {
 }
 
 void add(const std::filesystem::path& file, const Choices& choices) {
-  Choices all = read(file);
-  for (const auto& [key, choice] : choices) all.insert_or_assign(key, choice);
+  static std::mutex lock;  // the threads of a process have one name for the part
+  const std::lock_guard guard(lock);
   std::error_code error;
-  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), error);
-  std::filesystem::path part = file;
+  const auto kind = std::filesystem::status(file, error).type();
+  if (kind == std::filesystem::file_type::character || kind == std::filesystem::file_type::fifo) return;  // /dev/null keeps nothing
+  const std::filesystem::path named = std::filesystem::canonical(file, error);
+  const std::filesystem::path& target = error ? file : named;  // what a link names is replaced, not the link
+  Choices all = read(target);
+  for (const auto& [key, choice] : choices) all.insert_or_assign(key, choice);
+  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), error);
+  std::filesystem::path part = target;
   part += text('.', getpid());
   std::ofstream out(part);
   for (const auto& [key, choice] : all) {
@@ -82,7 +91,7 @@ void add(const std::filesystem::path& file, const Choices& choices) {
     std::filesystem::remove(part, error);
     fail(file, "a fault of its folder");
   }
-  std::filesystem::rename(part, file, error);
+  std::filesystem::rename(part, target, error);
   if (!error) return;
   const std::string why = error.message();
   std::filesystem::remove(part, error);

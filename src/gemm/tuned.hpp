@@ -25,7 +25,8 @@ std::filesystem::path file();
 /// The choices whose lines are whole; none where there is no file. A damaged line costs itself alone.
 Choices read(const std::filesystem::path& file);
 
-/// Adds to what the file holds, by a file beside it and a rename, so that no reader sees half of it. Throws Error(io).
+/// Adds to what the file holds, by a file beside it and a rename, so that no reader sees half of it; what other processes add at the
+/// same moment may be lost. A link stays; a device (/dev/null) or pipe is left alone. Throws Error(io).
 void add(const std::filesystem::path& file, const Choices& choices);
 
 }  // namespace everglow::tuned

@@ -8,6 +8,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <array>
+#include <cmath>
+#include <cstring>
+
 namespace everglow::gnmt {
 namespace {
 
@@ -213,6 +217,14 @@ Tokenizer Checkpoint::tokenizer() const {
 }
 
 void Checkpoint::restore(Model& model) const {
+  if (model.description().dtype == DType::f16) {
+    std::array<float, 3> scaler{};
+    std::memcpy(scaler.data(), checked(scaler_name, model.loss_scaler()).data, sizeof scaler);
+    const auto counts = [](float x) { return x >= 0 && x <= 0x1p24F; };
+    if (!(scaler[0] > 0 && std::isfinite(scaler[0]) && counts(scaler[1]) && counts(scaler[2])))
+      throw damaged(name_, fmt::format("tensor {}: expected a scale and two counts, got {}, {}, {}", scaler_name, scaler[0],
+                                       scaler[1], scaler[2]));
+  }
   for (const Parameter& p : model.parameters()) {
     copy(p.value, checked(p.name, p.value));
     copy(p.m, checked(moment_name("m", p.name), p.m));

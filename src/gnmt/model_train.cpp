@@ -181,6 +181,7 @@ void Model::Impl::read_skipped() { skipped = skipped_taken = std::llround(downlo
 double Model::apply(double rate, double clip) {
   Impl& m = *impl_;
   m.prepare_optimiser(clip);
+  while (m.steps_come < m.steps_given) m.collect();  // what they skipped counts before what this step skips
   m.give_rates(std::span(&rate, 1));
   m.run_optimiser();
   if (m.setting.scales_loss()) m.read_skipped();

@@ -28,7 +28,7 @@ double loss_scale_of(const AdamStep& t) {
 double scaled_step(const AdamQuery& q, const AdamStep& t, bool overflow) {
   if (!t.scaler.given()) return read(t.rate, 0);
   auto* const state = static_cast<float*>(t.scaler.data);
-  const std::int64_t entry = static_cast<std::int64_t>(state[2]) % t.rate.elements();
+  const std::int64_t entry = rate_entry(state[2], t.rate.elements());
   const LossScaler next = after_step({state[0], state[1], state[2]}, overflow, q.description.scale_interval);
   state[0] = next.scale, state[1] = next.good, state[2] = next.skipped;
   return read(t.rate, entry);

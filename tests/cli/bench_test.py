@@ -274,6 +274,10 @@ def written_whole(rows, page):
     os.symlink(page, link)
     result = run('bench', 'report', rows, '--html', link)
     check(result.returncode == 0 and os.path.islink(link), 'a link stays', result.stderr)
+    os.symlink('not-yet.html', page + '.new')
+    result = run('bench', 'report', rows, '--html', page + '.new')
+    check(result.returncode == 0 and os.path.islink(page + '.new'), 'a link to nothing too', result.stderr)
+    os.remove(page + '.new')
     with open(page, encoding='utf-8') as file:
         before = file.read()
     result = subprocess.run([TOOL, 'bench', 'report', rows, rows, '--html', page], capture_output=True, text=True, preexec_fn=cut_off)
@@ -311,6 +315,7 @@ def report(folder):
     check('<td>backward</td><td>PyTorch</td><td>1</td><td>0</td><td>1</td><td>0.50</td>' in text, 'a loss')
     for expected, arguments in (('--html', (rows,)), ('files', ('--html', page)), ('No such file', ('/none', '--html', page)),
                                 ('cannot write', (rows, '--html', '/nowhere/page')),
+                                ('--html: expected the name of a file', (rows, '--html', '')),
                                 ('expected at least one record', ('/dev/null', '--html', page))):
         result = run('bench', 'report', *arguments)
         check(result.returncode != 0 and expected in result.stderr, arguments, result.stderr)
@@ -386,9 +391,10 @@ def wrong_arguments():
                                 ('activation: expected one of none, relu', (*LINEAR[1:], '--activation', 'tanh')),
                                 ('--dtype: expected f32, f16 or bf16, got "f99"', (*LINEAR[1:], '--dtype', 'f99')),
                                 ('--dtype: expected f32, f16 or bf16, got "i32"', (*LINEAR[1:], '--dtype', 'i32')),
-                                ('cannot write', (*LINEAR[1:], '--out', '/nowhere/x'))):
+                                ('cannot write', (*LINEAR[1:], '--out', '/nowhere/x')),
+                                ('--out: expected the name of a file', (*LINEAR[1:], '--out', ''))):
         result = run('bench', *arguments)
-        check(result.returncode == (1 if '--out' in arguments else 2) and expected in result.stderr, arguments, result.stderr)
+        check(result.returncode == (1 if '/nowhere/x' in arguments else 2) and expected in result.stderr, arguments, result.stderr)
         check('terminate' not in result.stderr and len(result.stderr.splitlines()) <= 4, result.stderr)
 
 

@@ -82,6 +82,20 @@ TEST_F(Tuned, APlaceThatCannotBeWrittenIsAnError_sanitize) {
   EXPECT_THROW(tuned::add(file, {{"a", one}}), Error);
 }
 
+TEST_F(Tuned, LinksStayAndDevicesAreLeftAlone_sanitize) {
+  const std::filesystem::path link = folder / "link", nothing = folder / "nothing";
+  tuned::add(file, {{"a", one}});
+  std::filesystem::create_symlink(file, link);
+  tuned::add(link, {{"b", other}});
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(tuned::read(file), (Choices{{"a", one}, {"b", other}}));
+  std::filesystem::create_symlink("/dev/null", nothing);
+  tuned::add(nothing, {{"a", one}});
+  EXPECT_TRUE(std::filesystem::is_symlink(nothing));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_TRUE(tuned::read(nothing).empty());
+}
+
 TEST_F(Tuned, TheFileIsNamedOrInTheUsersCache_sanitize) {
   const char* const home = std::getenv("HOME");
   const char* const cache = std::getenv("XDG_CACHE_HOME");

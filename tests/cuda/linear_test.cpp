@@ -99,6 +99,7 @@ struct Odd {
   DType gradients = DType::f16;  // of dweight and dbias
   bool accumulate = false;
   std::int64_t first = 0;  // elements before each tensor
+  bool turned = false;     // x and the weights are transposed views
   bool activates() const { return activation != Activation::none; }
   LinearDescription description() const {
     return {.inputs = inputs, .outputs = outputs, .dtype = dtype, .layout = layout, .activation = activation, .training = true};
@@ -114,8 +115,8 @@ struct WholeLayer {
   WholeLayer(const LinearPlan& of, const Odd& o)
       : plan(of),
         odd(o),
-        x(matrix(o.batch, o.inputs, 1)),
-        w(weight(o.dtype, 2)),
+        x(o.turned ? matrix(o.inputs, o.batch, 1) : matrix(o.batch, o.inputs, 1)),
+        w(weight(o.dtype, 2, o.turned)),
         bias(1, o.outputs, o.outputs, 3, o.dtype, o.first),
         dy(matrix(o.batch, o.outputs, 4)),
         y(matrix(o.batch, o.outputs, 5)),
@@ -126,8 +127,8 @@ struct WholeLayer {
   Whole matrix(std::int64_t rows, std::int64_t columns, std::uint64_t seed) const {
     return {rows, columns, odd.padded ? plan.preferred_stride(columns) : columns, seed, odd.dtype, odd.first};
   }
-  Whole weight(DType dtype, std::uint64_t seed) const {
-    const bool outputs_first = odd.layout == LinearLayout::outputs_inputs;
+  Whole weight(DType dtype, std::uint64_t seed, bool turned = false) const {
+    const bool outputs_first = (odd.layout == LinearLayout::outputs_inputs) != turned;
     const std::int64_t columns = outputs_first ? odd.inputs : odd.outputs;
     return {outputs_first ? odd.outputs : odd.inputs,
             columns,
@@ -136,15 +137,18 @@ struct WholeLayer {
             dtype,
             odd.first};
   }
+  ConstTensorView read(const Whole& m) const {
+    return odd.turned ? ConstTensorView(m.view).transposed(0, 1) : ConstTensorView(m.view);
+  }
   static TensorView vector(const Whole& m) { return {m.view.data, m.view.dtype, {m.view.size(1)}, m.view.device}; }
   /// Both gradients in one call, and then dweight alone once more where it accumulates.
   void run(const Buffer& scratch, const Stream& stream) const {
     const TensorView preactivation = odd.activates() ? z.view : TensorView();
-    plan.forward({.x = x.view, .weight = w.view, .bias = vector(bias), .y = y.view, .preactivation = preactivation}, scratch,
+    plan.forward({.x = read(x), .weight = read(w), .bias = vector(bias), .y = y.view, .preactivation = preactivation}, scratch,
                  stream);
     LinearBackward t{.dy = dy.view,
-                     .x = x.view,
-                     .weight = w.view,
+                     .x = read(x),
+                     .weight = read(w),
                      .preactivation = preactivation,
                      .dx = dx.view,
                      .dweight = dw.view,
@@ -162,7 +166,7 @@ void expect_exact(const Odd& odd, const Stream& stream) {
   SCOPED_TRACE(testing::Message() << odd.inputs << " x " << odd.outputs << ' ' << name(odd.dtype) << ", padded " << odd.padded
                                   << ", layout " << static_cast<int>(odd.layout) << ", activation " << odd.activates()
                                   << ", gradients " << name(odd.gradients) << ", accumulate " << odd.accumulate << ", first "
-                                  << odd.first);
+                                  << odd.first << ", turned " << odd.turned);
   const Math math = odd.dtype == DType::f32 ? Math::tf32 : Math::ieee;
   const LinearPlan library(odd.description(), {odd.batch}, Device::cuda(0), {.force = "cublaslt.linear", .math = math});
   const LinearPlan plain(odd.description(), {odd.batch}, Device::cuda(0), {.force = "cuda.linear", .math = math});
@@ -217,6 +221,15 @@ TEST_F(CudaLinear, OddGradientsAccumulateAndTensorsMayBeginAnywhere) {
       expect_exact({.layout = layout, .padded = padded, .gradients = DType::f32, .accumulate = true}, stream);
       expect_exact({.layout = layout, .activation = Activation::relu, .padded = padded, .first = 1}, stream);
       expect_exact({.outputs = 4104, .layout = layout, .padded = padded, .first = 3}, stream);
+    }
+}
+
+/// Odd views that lie the other way round have no room to be copied to.
+TEST_F(CudaLinear, OddTransposedViewsAreExact_sanitize) {
+  for (const LinearLayout layout : {LinearLayout::outputs_inputs, LinearLayout::inputs_outputs})
+    for (const std::int64_t batch : {256, 255}) {
+      expect_exact({.batch = batch, .outputs = 519, .layout = layout, .turned = true}, stream);
+      expect_exact({.batch = batch, .inputs = 519, .outputs = 1021, .layout = layout, .padded = true, .turned = true}, stream);
     }
 }
 

@@ -11,6 +11,8 @@
 
 #include <fstream>
 #include <iterator>
+#include <limits>
+#include <utility>
 
 namespace everglow::gnmt {
 namespace {
@@ -30,12 +32,14 @@ std::string message_of(const std::function<void()>& action) {
 struct Saved {
   test::TemporaryFolder folder;
   Tokenizer tokenizer = Tokenizer::train(lines, 30);
-  ModelDescription description{.hidden = 6, .layers = 2, .vocabulary = tokenizer.vocabulary(), .dropout = 0.3F};
-  Model model{description, Device::cpu(), {}};
+  ModelDescription description;
+  Model model;
   TrainState state;
   std::string file = folder.file("a.safetensors");
 
-  Saved() {
+  explicit Saved(DType dtype = DType::f32)
+      : description{.hidden = 6, .layers = 2, .vocabulary = tokenizer.vocabulary(), .dropout = 0.3F, .dtype = dtype},
+        model(description, Device::cpu(), {}) {
     model.initialise(7);
     const Batch batch = test::ragged_batch(description.vocabulary);
     for (std::uint64_t step = 0; step < 3; ++step) model.forward_backward(batch, 1, step), model.apply(0.01, 5);
@@ -103,6 +107,20 @@ TEST(Checkpoint, names_a_damaged_state_sanitize) {
   EXPECT_NE(message_of([] { state_from_json(R"({"format":1})", "f"); }).find("damaged"), std::string::npos);
   const std::string newer = message_of([] { state_from_json(R"({"format":2})", "f"); });
   EXPECT_NE(newer.find("expected a checkpoint of format 1, got format 2"), std::string::npos) << newer;
+}
+
+TEST(Checkpoint, names_a_damaged_loss_scale_sanitize) {
+  const float none = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& [at, value] : {std::pair{0, 0.0F}, {0, none}, {1, -1.0F}, {2, -1.0F}, {2, none}, {2, 0x1p30F}}) {
+    Saved saved(DType::f16);
+    static_cast<float*>(saved.model.loss_scaler().data)[at] = value;
+    save_checkpoint(saved.file, saved.model, saved.tokenizer, saved.state);
+    const Checkpoint checkpoint(saved.file);
+    Model other(checkpoint.state().model, Device::cpu(), {});
+    other.initialise(8);
+    const std::string message = message_of([&] { checkpoint.restore(other); });
+    EXPECT_NE(message.find("expected a scale and two counts"), std::string::npos) << at << ' ' << value << ": " << message;
+  }
 }
 
 TEST(Checkpoint, names_numbers_that_no_run_has_sanitize) {

@@ -1,4 +1,5 @@
 // Adam beside its cases: the first step, clipping, overflow, copies, errors.
+#include "core/loss_scaler.hpp"
 #include "ops/small_layers.hpp"
 
 #include <everglow/optimizer.hpp>
@@ -101,6 +102,12 @@ TEST(Adam, OverflowChangesNothingAndIsNotCounted_sanitize) {
       EXPECT_EQ(model.step.at(0), 8);
       EXPECT_NE(model.all(model.parameters), parameters);
     }
+}
+
+TEST(Adam, ACountThatIsNoneTakesTheFirstRate) {
+  for (const float count : {-1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 0x1p40F})
+    EXPECT_EQ(rate_entry(count, 9), 0) << count;
+  EXPECT_EQ(rate_entry(20, 9), 2);
 }
 
 /// Three overflows and three good steps of gradients that are scaled: the steps of a plain run of three, with the rates that the

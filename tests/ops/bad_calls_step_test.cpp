@@ -161,7 +161,7 @@ constexpr test::BadCall<Adam> adams[] = {
     {"infinite decay", "adam.plan", invalid, "weight_decay: expected 0 or more, got inf",
      [](Adam& w) { w.description.weight_decay = std::numeric_limits<float>::infinity(); }},
     {"negative clip", "adam.plan", invalid, "clip: expected 0 or more, got -1", [](Adam& w) { w.description.clip = -1; }},
-    {"no step before the scale grows", "adam.plan", invalid, "scale_interval: expected 1 or more, got 0",
+    {"no step before the scale grows", "adam.plan", invalid, "scale_interval: expected 1 ... 2^24, which an f32 can count, got 0",
      [](Adam& w) { w.description.scale_interval = 0; }},
     {"two scales", "adam.step", invalid, "scale: expected none beside a scaler, got [1] f32 cpu",
      [](Adam& w) { w.tensors.scaler = w.zeros({3}); }},

@@ -99,9 +99,10 @@ class Model {
   LossSum forward_backward(const Batch& batch, std::uint64_t seed, std::uint64_t step);
   /// One Adam step with clipping on the gradients at hand; returns the norm before clipping.
   double apply(double rate, double clip);
-  /// Forward, backward and Adam in one. On a card the call returns once the work is in order on the model's stream; it waits where
-  /// most_steps_ahead steps are on their way. From the second batch of the same padded sizes on the work is a graph, with the bits
-  /// of a plain run. Sizes are padded so that batches share graphs: rows without source or targets count nothing.
+  /// Forward, backward and Adam in one. On a card the call returns once the work is in order on the model's stream; it waits at
+  /// the latest where most_steps_ahead steps are on their way. From the second batch of the same padded sizes on the work is a
+  /// graph, with the bits of a plain run. Sizes are padded so that batches share graphs: rows without source or targets count
+  /// nothing.
   void train_step(const Batch& batch, const TrainStep& step);
   /// The results of steps since the last call, in order: all of them with `wait`, else those that train_step has waited for.
   std::vector<StepResult> take_results(bool wait);

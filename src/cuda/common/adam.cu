@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(scalar_threads) scalars_kernel(const __grid_co
   if (threadIdx.x != 0) return;
   const float* const scale = p.scaler != nullptr ? p.scaler : p.scale;
   double gradient = 1 / (scale != nullptr ? static_cast<double>(*scale) : 1.0);
-  const std::int64_t entry = p.scaler != nullptr ? static_cast<std::int64_t>(p.scaler[2]) % p.rates : 0;
+  const std::int64_t entry = p.scaler != nullptr ? rate_entry(p.scaler[2], p.rates) : 0;
   if (p.sums != nullptr) {
     const double norm = sqrt(sum) * fabs(gradient);
     const bool overflow = p.overflow != nullptr && !isfinite(norm);

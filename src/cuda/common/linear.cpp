@@ -102,18 +102,24 @@ void* prepare_bias(const Context& context, const Matrix& bias, std::int64_t colu
   return room;
 }
 
+/// Rooms are sized for rows along their elements: an operand that lies otherwise has none.
+void* room_for(const Matrix& m, void* room) {
+  const std::optional<Orientation> lies = stored(m);
+  return lies && !lies->transposed ? room : nullptr;
+}
+
 void forward(const LinearQuery& query, const LinearForward& t, void* workspace, const Stream& stream) {
   const CurrentCard current(query.device.device.index);
   Arena arena(workspace);
   const ForwardRooms rooms = forward_rooms(query, arena);
   const Context context{query, stream_of(stream), rooms.library};
-  const Matrix weight = matrix_of(t.weight), y = matrix_of(t.y);
+  const Matrix x = matrix_of(t.x), weight = matrix_of(t.weight), y = matrix_of(t.y);
   if (y.rows == 0 || y.columns == 0) return;
-  ForwardRun run{.product = {.a = matrix_of(t.x),
+  ForwardRun run{.product = {.a = x,
                              .b = query.description.layout == LinearLayout::outputs_inputs ? weight.transposed() : weight,
                              .c = y,
-                             .room_a = rooms.x,
-                             .room_b = rooms.weight,
+                             .room_a = room_for(x, rooms.x),
+                             .room_b = room_for(weight, rooms.weight),
                              .room_c = rooms.y,
                              .leaves_rows = false},
                  .scheme = {},
@@ -146,7 +152,7 @@ BackwardProduct dx_product(const LinearQuery& query, const LinearBackward& t, co
                       .b = outputs_first ? weight : weight.transposed(),
                       .c = dx,
                       .room_a = rooms.dz,
-                      .room_b = rooms.weight,
+                      .room_b = room_for(weight, rooms.weight),
                       .room_c = rooms.dx,
                       .wide = rooms.wide_dx},
           .wanted = true};
@@ -159,8 +165,8 @@ BackwardProduct dweight_product(const LinearQuery& query, const LinearBackward& 
   return {.product = {.a = outputs_first ? dz.transposed() : x.transposed(),
                       .b = outputs_first ? x : dz,
                       .c = dweight,
-                      .room_a = outputs_first ? rooms.dz : rooms.x,
-                      .room_b = outputs_first ? rooms.x : rooms.dz,
+                      .room_a = outputs_first ? rooms.dz : room_for(x, rooms.x),
+                      .room_b = outputs_first ? room_for(x, rooms.x) : rooms.dz,
                       .room_c = rooms.dweight,
                       .accumulate = t.accumulate},
           .wanted = true};

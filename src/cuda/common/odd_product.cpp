@@ -29,7 +29,7 @@ Copy copy_of(const Matrix& lying, std::int64_t rows, void* room) {
 }
 
 /// Everything that a scheme depends on.
-using Key = std::array<std::int64_t, 14>;
+using Key = std::array<std::int64_t, 15>;
 Key key_of(const LinearQuery& query, const plan::OddProduct& p) {
   const DeviceFigures& f = query.device.figures;
   const auto bits = [](double value) { return std::bit_cast<std::int64_t>(value); };
@@ -46,6 +46,7 @@ Key key_of(const LinearQuery& query, const plan::OddProduct& p) {
           operand(p.c),
           f.units,
           f.capability,
+          f.tensor_alignment,
           bits(f.tf32_tflops),
           bits(f.f16_tflops),
           bits(f.bf16_tflops),

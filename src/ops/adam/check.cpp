@@ -21,7 +21,8 @@ void check(const AdamQuery& query) {
   require(d.weight_decay >= 0 && std::isfinite(d.weight_decay), ErrorCode::invalid_argument, where,
           "weight_decay: expected 0 or more, got ", d.weight_decay);
   require(d.clip >= 0 && std::isfinite(d.clip), ErrorCode::invalid_argument, where, "clip: expected 0 or more, got ", d.clip);
-  require(d.scale_interval >= 1, ErrorCode::invalid_argument, where, "scale_interval: expected 1 or more, got ", d.scale_interval);
+  require(d.scale_interval >= 1 && d.scale_interval <= 1 << 24, ErrorCode::invalid_argument, where,
+          "scale_interval: expected 1 ... 2^24, which an f32 can count, got ", d.scale_interval);
   require(query.sizes.parameters >= 0, ErrorCode::invalid_argument, where, "parameters: expected 0 or more, got ",
           query.sizes.parameters);
   require(query.sizes.tensors >= 0, ErrorCode::invalid_argument, where, "tensors: expected 0 or more, got ", query.sizes.tensors);
