@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 namespace everglow::cli {
 
 PlanRequest::PlanRequest(CLI::App& app, std::string layer) : app_(app), layer_(std::move(layer)) {

@@ -1,6 +1,7 @@
 // Tensors of proofs and tests.
 #include "cases/proof/tensor.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>

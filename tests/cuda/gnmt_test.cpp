@@ -3,6 +3,7 @@
 #include "gnmt/model_steps.hpp"
 #include "support/tensor.hpp"
 
+#include <cstdio>
 #include <numeric>
 
 namespace everglow::gnmt {

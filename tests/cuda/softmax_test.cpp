@@ -8,7 +8,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <thread>
 #include <vector>
 
