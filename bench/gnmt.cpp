@@ -1,5 +1,6 @@
 // The translation model as a benchmark: training steps, and the loss without gradients, on random sentences of one length or on the
 // number words of the demo. bench/gnmt_torch.py makes the same batches of number words.
+#include "bench/gnmt_batches.hpp"
 #include "bench/problem.hpp"
 
 #include <everglow/gnmt/numbers.hpp>
@@ -12,23 +13,6 @@ namespace everglow::bench {
 namespace {
 
 constexpr std::int64_t batches = 4;  // in turn; the model itself is far larger than the caches
-constexpr std::int64_t special = 4;  // PAD, UNK, BOS, EOS
-
-/// Pieces above the special ones; every sentence is as long as the others, so nothing is padding.
-gnmt::Batch random_batch(std::int64_t rows, std::int64_t length, std::int64_t vocabulary, std::uint64_t seed) {
-  TensorSets random;
-  const int words = random.add_indices(DType::i32, {rows, 2, length}, vocabulary - special);
-  random.allocate({.seed = seed});
-  const auto* word = static_cast<const std::int32_t*>(random.at(words, 0).data);
-  std::vector<gnmt::Example> examples(static_cast<std::size_t>(rows));
-  std::vector<std::int64_t> indices;
-  for (gnmt::Example& example : examples) {
-    for (std::vector<std::int32_t>* side : {&example.source, &example.target})
-      for (std::int64_t i = 0; i < length; ++i) side->push_back(static_cast<std::int32_t>(special) + *word++);
-    indices.push_back(std::ssize(indices));
-  }
-  return gnmt::make_batch(examples, indices);
-}
 
 using Words = std::vector<std::string>;
 

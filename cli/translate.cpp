@@ -150,8 +150,7 @@ void add_translate(CLI::App& tool, int& status) {
       ->check(whole(1, "2", 1024));
   app.footer("echo \"forty-two\" | everglow translate --model numbers");
   app.callback([a, &app, &status] {
-    // What fills the caches of a processor does not fill a card.
-    if (app.count("--batch-tokens") == 0 && parse_device(a->device).kind == DeviceKind::cuda) a->search.batch_tokens = 20'000;
+    if (app.count("--batch-tokens") == 0) a->search.batch_tokens = gnmt::batch_tokens_of(parse_device(a->device).kind);
     translate(*a);
     status = 0;
   });

@@ -1,6 +1,7 @@
 // Training steps of the translation model on a card, by the clock of the host: whole steps, with what prepares and starts them.
 #include "bench/cuda/models.hpp"
 #include "bench/cuda/card.hpp"
+#include "bench/gnmt_batches.hpp"
 
 #include <everglow/gnmt/model.hpp>
 #include <everglow/gnmt/plan.hpp>
@@ -15,28 +16,12 @@ struct ModelCase {
   DType dtype = DType::bf16;
 };
 
-/// Pieces above the special ones.
-gnmt::Batch random_batch(const ModelCase& c, std::uint64_t seed) {
-  std::uint64_t state = seed;
-  std::vector<gnmt::Example> examples(static_cast<std::size_t>(c.batch));
-  std::vector<std::int64_t> all;
-  for (gnmt::Example& example : examples) {
-    for (std::vector<std::int32_t>* side : {&example.source, &example.target})
-      for (std::int64_t i = 1; i < c.length; ++i) {
-        state = state * 6364136223846793005U + 1442695040888963407U;
-        side->push_back(static_cast<std::int32_t>(4 + (state >> 33) % static_cast<std::uint64_t>(c.vocabulary - 4)));
-      }
-    all.push_back(std::ssize(all));
-  }
-  return gnmt::make_batch(examples, all);
-}
-
 void train_model(const ModelCase& c, Device card, const std::function<void(const Record&)>& take, const std::string& line) {
   const gnmt::ModelDescription description{.hidden = c.hidden, .layers = c.layers, .vocabulary = c.vocabulary, .dtype = c.dtype};
   gnmt::Model model(description, card, {});
   model.initialise(1);
   std::vector<gnmt::Batch> batches;
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) batches.push_back(random_batch(c, seed));
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) batches.push_back(random_batch(c.batch, c.length - 1, c.vocabulary, seed));
   std::uint64_t number = 0;
   const double rate = 1e-4;
   const auto steps = [&](int count) {

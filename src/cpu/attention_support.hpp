@@ -6,6 +6,7 @@
 #include "core/attention_mask.hpp"
 #include "core/parallel.hpp"
 #include "core/philox.hpp"
+#include "core/rounding.hpp"
 #include "cpu/isa/attention_kernels.hpp"
 
 #include <cstring>
@@ -20,8 +21,6 @@ inline const AttentionForwardKernels& forward_kernels(Isa isa) {
   return select(isa, portable::attention_forward_kernels, avx2::attention_forward_kernels, avx512::attention_forward_kernels,
                 avx512_bf16::attention_forward_kernels);
 }
-inline std::int64_t divided_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-inline std::int64_t rounded_up(std::int64_t n, std::int64_t to) { return divided_up(n, to) * to; }
 
 inline FlashStorage storage_of(DType dtype) {
   return dtype == DType::f16 ? FlashStorage::f16 : dtype == DType::bf16 ? FlashStorage::bf16 : FlashStorage::f32;

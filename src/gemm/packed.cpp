@@ -4,6 +4,7 @@
 #include <everglow/error.hpp>
 
 #include "core/parallel.hpp"
+#include "core/rounding.hpp"
 #include "core/text.hpp"
 #include "plan/cpu.hpp"
 
@@ -35,8 +36,6 @@ struct Scratch {
   std::int64_t floats = 0;
 };
 
-std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 /// A part of C for one thread.
 struct Part {
   std::int64_t m0, m1, n0, n1;
@@ -65,7 +64,7 @@ bool grows_in_c(const Gemm& p) { return p.c_type == DType::f32 && p.step_c == 1;
 
 /// k as packed B has it: whole words.
 std::int64_t panel_depth(const GemmKernels& kernels, std::int64_t k, Element element) {
-  return kernels.words() && element == Element::bf16 ? round_up(k, 2) : k;
+  return kernels.words() && element == Element::bf16 ? rounded_up(k, 2) : k;
 }
 /// Where row l and the first column of a panel of a packed matrix lie.
 struct PackedPlace {
@@ -91,7 +90,7 @@ class PartProduct {
     // A single panel of rows reads packed B once, whatever the depth.
     if (keeps_a_ && p.packed_b && m <= kernels.rows) depth_ = p.k;
     const std::int64_t most = keeps_a_ ? finish_columns : direct_ ? block_n : beside_n;
-    columns_ = std::min(most, round_up(part.n1 - part.n0, kernels.panel_columns));
+    columns_ = std::min(most, rounded_up(part.n1 - part.n0, kernels.panel_columns));
     a_ = thread_scratch(ScratchSlot::a, (keeps_a_ ? m * floats(p.k) : rows_ * floats(depth_)) + kernels.slack);
     if (!p.packed_b) b_ = thread_scratch(ScratchSlot::b, columns_ * floats(depth_));
     if (!direct_) c_ = thread_scratch(ScratchSlot::c, rows_ * columns_);
@@ -230,7 +229,7 @@ Grid grid_of(const Gemm& p, int threads, const GemmKernels& kernels) {
   for (int rows = 1; rows <= useful; ++rows) {
     const int columns = useful / rows;
     const auto m = static_cast<double>((p.m + rows - 1) / rows);
-    const auto n = static_cast<double>(round_up((p.n + columns - 1) / columns, kernels.panel_columns));
+    const auto n = static_cast<double>(rounded_up((p.n + columns - 1) / columns, kernels.panel_columns));
     const double work = m * n + packing * (m + n);
     if (least >= 0 && work >= least) continue;
     least = work;
@@ -269,7 +268,7 @@ float* thread_scratch(ScratchSlot slot, std::int64_t floats) {
   static thread_local std::array<Scratch, 4> scratch;
   Scratch& mine = scratch[static_cast<std::size_t>(slot)];
   if (mine.floats >= floats) return mine.memory.get();
-  const std::int64_t rounded = round_up(floats, 1024);
+  const std::int64_t rounded = rounded_up(floats, 1024);
   mine.memory.reset();
   mine.floats = 0;
   mine.memory.reset(static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(rounded) * sizeof(float))));
@@ -309,7 +308,8 @@ void gemm_own(const Gemm& p, int threads, Isa isa) {
 
 std::size_t packed_matrix_bytes(Isa isa, std::int64_t k, std::int64_t n, DType dtype) {
   const GemmKernels& kernels = gemm_kernels(isa);
-  return static_cast<std::size_t>(panel_depth(kernels, k, element_of(dtype)) * round_up(n, kernels.panel_columns)) * size_of(dtype);
+  return static_cast<std::size_t>(panel_depth(kernels, k, element_of(dtype)) * rounded_up(n, kernels.panel_columns)) *
+         size_of(dtype);
 }
 
 std::int64_t packed_panel_columns(Isa isa) { return gemm_kernels(isa).panel_columns; }

@@ -152,9 +152,7 @@ Score score(Model& model, const Tokenizer& tokenizer, std::span<const Pair> pair
   if (pairs.empty()) return {};
   std::vector<std::string> sources, targets;
   for (const Pair& pair : pairs) sources.push_back(pair.source), targets.push_back(pair.target);
-  // A card is not filled by what fits a processor's caches.
-  SearchOptions search{.beam = beam};
-  if (model.optimizer_step().device.kind != DeviceKind::cpu) search.batch_tokens = 20'000;
+  const SearchOptions search{.beam = beam, .batch_tokens = batch_tokens_of(model.optimizer_step().device.kind)};
   const std::vector<std::string> found = translate(model, tokenizer, sources, search);
   std::size_t exact = 0;
   for (std::size_t i = 0; i < found.size(); ++i) exact += found[i] == targets[i] ? 1 : 0;

@@ -1,6 +1,7 @@
 // The model of one matrix product: arithmetic in tiles on the busiest unit, or memory, whichever takes longer.
 #include "plan/gemm.hpp"
 
+#include "core/rounding.hpp"
 #include "plan/calibration.hpp"
 #include "plan/cpu.hpp"
 
@@ -17,7 +18,6 @@ constexpr ExplanationTile plain_tiles[] = {{32, 32}};
 // Columns of a panel x rows of src/gemm's micro-kernel of each instruction set.
 constexpr ExplanationTile portable_tiles[] = {{8, 6}}, avx2_tiles[] = {{16, 6}}, avx512_tiles[] = {{32, 14}};
 
-std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 double real(std::int64_t value) { return static_cast<double>(value); }
 
 double tflops_of(const DeviceFigures& figures, const Setting& setting) {

@@ -2,6 +2,7 @@
 #include "plan/recurrent.hpp"
 
 #include "core/recurrent.hpp"
+#include "core/rounding.hpp"
 #include "core/text.hpp"
 #include "plan/calibration.hpp"
 #include "plan/recurrent_cpu.hpp"
@@ -14,7 +15,6 @@ namespace {
 
 namespace c = calibration;
 
-std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 double real(std::int64_t value) { return static_cast<double>(value); }
 
 /// What a partition keeps and exchanges; sizes of one layer and direction.

@@ -100,10 +100,10 @@ TEST_F(Tuned, TheFileIsNamedOrInTheUsersCache_sanitize) {
   const char* const home = std::getenv("HOME");
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   const std::string old_home = home != nullptr ? home : "", old_cache = cache != nullptr ? cache : "";
-  setenv("XDG_CACHE_HOME", "/cache", 1), setenv("HOME", "/home/someone", 1);
+  setenv("XDG_CACHE_HOME", "/cache", 1), setenv("HOME", "/h", 1);
   EXPECT_EQ(tuned::file(), "/cache/everglow/tuned.txt");
   setenv("XDG_CACHE_HOME", "relative", 1);
-  EXPECT_EQ(tuned::file(), "/home/someone/.cache/everglow/tuned.txt");
+  EXPECT_EQ(tuned::file(), "/h/.cache/everglow/tuned.txt");
   setenv("EVERGLOW_TUNED", "/elsewhere/t", 1);
   EXPECT_EQ(tuned::file(), "/elsewhere/t");
   setenv("EVERGLOW_TUNED", "", 1);

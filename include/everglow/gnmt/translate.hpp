@@ -12,6 +12,9 @@ struct SearchOptions {
   std::int64_t batch_tokens = 2000;  ///< source tokens x beam decoded together
 };
 
+/// Source tokens x beam that fill a device: what fits a processor's caches does not fill a card.
+constexpr std::int64_t batch_tokens_of(DeviceKind kind) { return kind == DeviceKind::cpu ? SearchOptions{}.batch_tokens : 20'000; }
+
 /// One translation for each source, in order; an empty source gives an empty translation.
 std::vector<std::vector<std::int32_t>> search(Model& model, std::span<const std::vector<std::int32_t>> sources,
                                               const SearchOptions& options);

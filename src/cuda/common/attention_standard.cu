@@ -1,5 +1,6 @@
 // cuda.attention_standard, the host half: which part of the rows stands in memory at a time, and the launches.
 #include "core/arena.hpp"
+#include "core/rounding.hpp"
 #include "core/visit.hpp"
 #include "cuda/common/attention_arguments.hpp"
 #include "cuda/common/attention_standard.cuh"
@@ -14,8 +15,6 @@ namespace everglow::cuda {
 namespace {
 
 constexpr int64_t most_scores = int64_t{1} << 26;  // of one matrix in memory: 256 MiB
-
-int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 /// Rows and pairs of a part. With a bias all pairs are in one part, since those that share it are summed.
 struct PartSizes {

@@ -1,5 +1,6 @@
 // The linear rows of a card: products of cuBLASLt with what it can do at their end fused into them, and a plain row for everything.
 #include "core/arena.hpp"
+#include "core/rounding.hpp"
 #include "cuda/common/device.hpp"
 #include "cuda/common/linear_layout.hpp"
 #include "cuda/common/odd_product.hpp"
@@ -177,7 +178,7 @@ BackwardProduct dweight_product(const LinearQuery& query, const LinearBackward& 
 Matrix made_gradient(const Context& context, const LinearBackward& t, void* room, Moves& moves) {
   const Matrix dy = matrix_of(t.dy), made = staged_matrix(dy, room);
   const Activation activation = context.query.description.activation;
-  const std::int64_t unit = unit_of(dy.dtype), whole = (dy.columns + unit - 1) / unit * unit;
+  const std::int64_t whole = rounded_up(dy.columns, unit_of(dy.dtype));
   Matrix filled = made;
   filled.columns = whole;
   if (activation == Activation::none && can_move(dy, filled)) {

@@ -1,14 +1,13 @@
 // Rooms of the linear rows.
 #include "cuda/common/linear_layout.hpp"
 
+#include "core/rounding.hpp"
 #include "cuda/common/odd_product.hpp"
 
 namespace everglow::cuda {
 namespace {
 
 constexpr std::int64_t needed = 16, line = 64;  // bytes
-
-std::int64_t rounded(std::int64_t bytes, std::int64_t to) { return (bytes + to - 1) / to * to; }
 
 /// What the dense tensors of a layer are.
 struct Sizes {
@@ -66,7 +65,7 @@ void each_scheme(const LinearQuery& query, Pass pass, const F& f) {
 }
 
 void* take(Arena& arena, bool wanted, std::int64_t rows, std::int64_t columns, std::int64_t element) {
-  return wanted && rows > 0 && columns > 0 ? arena.take<std::byte>(rows * rounded(columns * element, line)) : nullptr;
+  return wanted && rows > 0 && columns > 0 ? arena.take<std::byte>(rows * rounded_up(columns * element, line)) : nullptr;
 }
 
 }  // namespace
@@ -128,7 +127,7 @@ PlainRooms plain_rooms(const LinearQuery& query, Arena& arena) {
   return out;
 }
 
-std::int64_t unit_of(DType dtype) { return needed / static_cast<std::int64_t>(size_of(dtype)); }
+std::int64_t unit_of(DType dtype) { return plan::unit_of(static_cast<std::int64_t>(size_of(dtype))); }
 
 std::int64_t alignment_of(const Matrix& m) {
   const auto size = static_cast<std::int64_t>(size_of(m.dtype));
@@ -139,7 +138,7 @@ std::int64_t alignment_of(const Matrix& m) {
 
 Matrix staged_matrix(const Matrix& m, void* room) {
   const auto size = static_cast<std::int64_t>(size_of(m.dtype));
-  return {room, m.rows, m.columns, rounded(m.columns * size, line) / size, 1, m.dtype};
+  return {room, m.rows, m.columns, rounded_up(m.columns * size, line) / size, 1, m.dtype};
 }
 
 std::optional<cublaslt::Form> form_of_pass(const LinearQuery& query, int pass, cublaslt::Epilogue epilogue) {

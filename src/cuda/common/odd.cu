@@ -317,6 +317,16 @@ void launch_odd(const Rest& rest, std::int64_t rest_blocks, std::span<const Move
   check_launch("copies and rests of an odd product");
 }
 
+/// A rest for T and O, V elements at a time where its rows stand on 16 bytes.
+template <template <class, class, int> class Rest, class T, class O, class Params>
+void launch_rest(const Params& p, bool in_packs, std::span<const Move> moves, cudaStream_t stream) {
+  const auto launch = [&](const auto& rest) { launch_odd(rest, rest.blocks(), moves, stream); };
+  if (in_packs)
+    launch(Rest<T, O, 16 / sizeof(T)>{p});
+  else
+    launch(Rest<T, O, 1>{p});
+}
+
 }  // namespace
 
 bool can_move(const Matrix& from, const Matrix& to) {
@@ -338,13 +348,8 @@ void multiply_narrow(const NarrowProduct& product, std::span<const Move> moves, 
                        .columns = static_cast<int>(product.c.columns),
                        .activation = product.activation};
   visit_result(product.a.dtype, product.c.dtype, [&](auto element, auto result) {
-    using T = decltype(element);
-    using O = decltype(result);
-    const auto launch = [&](const auto& rest) { launch_odd(rest, rest.blocks(), moves, stream); };
-    if (packs(p.a, p.rows, size, 16) && packs(plane_of(columns), columns.rows, size, 16))
-      launch(Narrow<T, O, 16 / sizeof(T)>{p});
-    else
-      launch(Narrow<T, O, 1>{p});
+    const bool in_packs = packs(p.a, p.rows, size, 16) && packs(plane_of(columns), columns.rows, size, 16);
+    launch_rest<Narrow, decltype(element), decltype(result)>(p, in_packs, moves, stream);
   });
 }
 
@@ -358,13 +363,7 @@ void sum_weighted(const WeightedSums& sums, std::span<const Move> moves, cudaStr
                          .few = static_cast<int>(sums.c.rows),
                          .accumulate = sums.accumulate};
   visit_result(sums.b.dtype, sums.c.dtype, [&](auto element, auto result) {
-    using T = decltype(element);
-    using O = decltype(result);
-    const auto launch = [&](const auto& rest) { launch_odd(rest, rest.blocks(), moves, stream); };
-    if (packs(p.b, p.rows, sizeof(T), 16))
-      launch(Weighted<T, O, 16 / sizeof(T)>{p});
-    else
-      launch(Weighted<T, O, 1>{p});
+    launch_rest<Weighted, decltype(element), decltype(result)>(p, packs(p.b, p.rows, sizeof element, 16), moves, stream);
   });
 }
 

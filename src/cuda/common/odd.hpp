@@ -20,8 +20,6 @@ void move(std::span<const Move> moves, cudaStream_t stream);
 bool can_move(const Matrix& from, const Matrix& to);
 
 /// Rests are narrower than 16 bytes. Moves that have nothing to do with one run in its launch.
-inline constexpr std::int64_t narrow_columns = 8;
-
 /// c = act(a b + bias) for a c of few columns, a warp for each row; z, where it is given, is what the activation reads. Fast where
 /// rows of a and columns of b lie side by side on 16 bytes. a, b and bias of one dtype; c and z of that or f32.
 struct NarrowProduct {

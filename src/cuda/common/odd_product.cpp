@@ -1,6 +1,8 @@
 // Odd products: copies, parts and rests.
 #include "cuda/common/odd_product.hpp"
 
+#include "core/hash.hpp"
+#include "core/rounding.hpp"
 #include "cuda/common/linear_layout.hpp"
 
 #include <algorithm>
@@ -14,8 +16,6 @@ namespace {
 
 using plan::OddScheme;
 
-std::int64_t up(std::int64_t size, std::int64_t unit) { return (size + unit - 1) / unit * unit; }
-
 bool along_k(const Matrix& a) { return !stored(a)->transposed; }
 
 /// The matrix as it lies in memory, rows along their elements, and its copy in a room with `rows` of them.
@@ -24,7 +24,7 @@ struct Copy {
 };
 Copy copy_of(const Matrix& lying, std::int64_t rows, void* room) {
   Matrix shape = lying;
-  shape.rows = rows, shape.columns = up(lying.columns, unit_of(lying.dtype));
+  shape.rows = rows, shape.columns = rounded_up(lying.columns, unit_of(lying.dtype));
   return {lying, staged_matrix(shape, room)};
 }
 
@@ -59,9 +59,7 @@ OddScheme known_scheme(const LinearQuery& query, const plan::OddProduct& product
   constexpr std::size_t slots = 256;
   thread_local std::vector<std::pair<Key, OddScheme>> known(slots);
   const Key key = key_of(query, product);
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const std::int64_t word : key) hash = (hash ^ static_cast<std::uint64_t>(word)) * 0x100000001b3U;
-  auto& [known_key, scheme] = known[(hash >> 32) % slots];
+  auto& [known_key, scheme] = known[(hash_of(key) >> 32) % slots];
   if (known_key == key) return scheme;  // no key is all zeros: alignments are not
   known_key = key;
   const plan::Machine machine =

@@ -146,10 +146,12 @@ BackendStatus status() {
   return found;
 }
 
-void* allocate(std::size_t bytes, int index) {
+/// What `ask` gives on a card; null where it has no memory left.
+template <class Ask>
+void* allocated(int index, const Ask& ask) {
   const CurrentCard current(index);
   void* memory = nullptr;
-  const cudaError_t fault = cudaMalloc(&memory, bytes);
+  const cudaError_t fault = ask(&memory);
   if (fault == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;
@@ -157,17 +159,11 @@ void* allocate(std::size_t bytes, int index) {
   check(fault, "buffer");
   return memory;
 }
-
+void* allocate(std::size_t bytes, int index) {
+  return allocated(index, [bytes](void** memory) { return cudaMalloc(memory, bytes); });
+}
 void* allocate_on_host(std::size_t bytes, int index) {
-  const CurrentCard current(index);
-  void* memory = nullptr;
-  const cudaError_t fault = cudaMallocHost(&memory, bytes);
-  if (fault == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    return nullptr;
-  }
-  check(fault, "buffer");
-  return memory;
+  return allocated(index, [bytes](void** memory) { return cudaMallocHost(memory, bytes); });
 }
 
 void* create_stream(int index) {

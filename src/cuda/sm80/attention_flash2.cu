@@ -1,5 +1,6 @@
 // sm80.attention_flash2, the host half: what it accepts, its workspace, and its launches.
 #include "core/arena.hpp"
+#include "core/rounding.hpp"
 #include "cuda/common/attention_arguments.hpp"
 #include "cuda/common/device.hpp"
 #include "cuda/sm80/attention_flash2.hpp"
@@ -14,7 +15,6 @@ namespace {
 
 constexpr int64_t queries_of_block = 128, query_step = 64;
 
-int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int columns_of(const AttentionDescription& d) { return flash_columns(std::max(d.head_dim, d.value_dim)); }
 int64_t keys_of_block(int columns) { return columns == 256 ? 64 : 128; }
 
